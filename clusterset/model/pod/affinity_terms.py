@@ -98,7 +98,8 @@ class Reach:
 
     def lower_spread(self, spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the topology spread constraints of the lower pod: those over ``kubernetes.io/hostname``."""
-        return [one for one in spec.get("topologySpreadConstraints") or () if self._holds(one)]
+        constraints = spec.get("topologySpreadConstraints") or ()
+        return [constraint for constraint in constraints if self._holds(constraint)]
 
     def lower_affinity(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Return the pod affinity and anti-affinity of the lower pod, given the spec of the upper pod.

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from ssl import DER_cert_to_PEM_cert
 from typing import Any, NamedTuple
 
 from clusterset.model import names
@@ -36,7 +37,6 @@ ABANDONED = 600.0
 _BLOCK = re.compile(
     r"-----BEGIN ([A-Z0-9 ]+)-----[ \t\r]*\n(?:[^\n:]+:[^\n]*\n)*([A-Za-z0-9+/=\s]*?)-----END \1-----"
 )
-_PEM_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def with_upper_certificates(spec: dict[str, Any], pod: Mapping[str, Any], option
 def anchors(source: TrustSource, bundles: Iterable[Mapping[str, Any]]) -> str | None:
     """Return the anchors of the bundles that a source selects, as a kubelet writes them; None: none is selected.
 
-    Each certificate is in it once. A kubelet shuffles them, so that nobody depends on their order. The order here depends
+    Each certificate is in it once. A kubelet shuffles them, so that no program depends on their order. The order here depends
     only on the certificates, so that all processes write the same.
 
     Raises:
@@ -164,12 +164,12 @@ def anchors(source: TrustSource, bundles: Iterable[Mapping[str, Any]]) -> str | 
     if not found:
         return "" if source.optional else None
     blocks = {block for bundle in found for block in _pem_blocks(bundle["spec"].get("trustBundle") or "")}
-    return "".join(map(_certificate_pem, sorted(blocks, key=lambda der: hashlib.sha256(der).digest())))
+    return "".join(map(DER_cert_to_PEM_cert, sorted(blocks, key=lambda der: hashlib.sha256(der).digest())))
 
 
 def chain(text: str) -> str:
     """Return a chain of certificates without headers and without text between them, in its order."""
-    return "".join(map(_certificate_pem, _pem_blocks(text)))
+    return "".join(map(DER_cert_to_PEM_cert, _pem_blocks(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,20 +269,8 @@ def pause(issue: Issue, now: float) -> float:
         times.append(issue.request.made_at + ABANDONED)
     if (held := issue.credential) is not None:
         times += [held.renew_at] if issue.request is None else []
-        times += [
-            at
-            for reason, at in (
-                ("CertificateOverdueForRefresh", held.renew_at + OVERDUE),
-                ("CertificateExpired", held.expires),
-            )
-            if reason not in issue.warned
-        ]
+        times += [at for reason, at, _ in _deadlines(held) if reason not in issue.warned]
     return max(1.0, min(times) - now) if times else 0.0
-
-
-def credential_data(key: str, held: Credential) -> dict[str, str]:
-    """Return the entries of the Secret with a credential."""
-    return {f"{key}.bundle": held.key + held.chain, f"{key}.key": held.key, f"{key}.chain": held.chain}
 
 
 def body(
@@ -304,7 +292,11 @@ def body(
     """
     entries = dict(data)
     for key, held in credentials.items():
-        entries |= credential_data(key, held)
+        entries |= {
+            f"{key}.bundle": held.key + held.chain,
+            f"{key}.key": held.key,
+            f"{key}.chain": held.chain,
+        }
     times = {key: [int(held.renew_at), int(held.expires)] for key, held in credentials.items()}
     return {
         "apiVersion": "v1",
@@ -399,13 +391,16 @@ def _warned(issue: Issue, now: float, *, must_request: bool = False) -> Step:
     held = issue.credential
     if held is None:
         return Step(issue, must_request)
-    for reason, at, message in (
-        ("CertificateExpired", held.expires, "PodCertificate expired"),
-        ("CertificateOverdueForRefresh", held.renew_at + OVERDUE, "PodCertificate refresh overdue"),
-    ):
+    for reason, at, message in _deadlines(held):
         if now > at and reason not in issue.warned:
             return Step(replace(issue, warned=issue.warned | {reason}), must_request, (reason, message))
     return Step(issue, must_request)
+
+
+def _deadlines(held: Credential) -> Iterator[tuple[str, float, str]]:
+    """Yield reason, Unix time and message of each warning about a credential, the gravest first."""
+    yield "CertificateExpired", held.expires, "PodCertificate expired"
+    yield "CertificateOverdueForRefresh", held.renew_at + OVERDUE, "PodCertificate refresh overdue"
 
 
 def _seconds(text: str) -> float:
@@ -477,9 +472,3 @@ def _pem_blocks(text: str) -> list[bytes]:
         except binascii.Error:
             continue
     return found
-
-
-def _certificate_pem(der: bytes) -> str:
-    text = base64.b64encode(der).decode()
-    lines = [text[start : start + _PEM_LINE] for start in range(0, len(text), _PEM_LINE)]
-    return "\n".join(["-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", ""])

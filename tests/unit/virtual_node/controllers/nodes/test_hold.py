@@ -131,7 +131,7 @@ async def test_a_deleted_lease_is_left_to_its_holder():
 
 @pytest.mark.looptime
 async def test_a_gracefully_stopped_process_is_succeeded_at_once():
-    """The times of the Lease stay but for a microsecond, because the node controller judges the node by them."""
+    """The times of the Lease change by one microsecond only, because the node controller judges the node by them."""
     upper = Upper()
     first, second = _hold(upper, "a"), _hold(upper, "b")
     await first.acquire()
