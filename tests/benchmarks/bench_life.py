@@ -24,6 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
+from clusterset.model.pod.conditions import is_true
 from controller_runtime.tls import key_pairs
 from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.ports import free_ports
@@ -32,6 +33,7 @@ from tests.benchmarks.bench_many_pods import scrape
 from tests.benchmarks.memory_server import KwokNodes, MemoryServer
 from tests.benchmarks.stage import until
 from tests.benchmarks.usage import usage
+from tests.kubeconfigs import whole, write
 from tests.serving import served, server_context
 
 _NODE, _NAMESPACE, _HOST, _LIMIT = "vn-0", "load", "127.0.0.1", 900.0
@@ -57,7 +59,7 @@ async def life(tree: Path, count: int, *, tokens: str) -> dict[str, Any]:
         return await servers[request.match_info["cluster"]].answer(request)
 
     def running() -> int:
-        return sum(one["status"].get("phase") == "Running" for one in upper.objects["pods"].values())
+        return sum(pod["status"].get("phase") == "Running" for pod in upper.objects["pods"].values())
 
     route = web.route("*", "/{cluster}/{path:.*}", answer)
     async with (
@@ -69,7 +71,7 @@ async def life(tree: Path, count: int, *, tokens: str) -> dict[str, Any]:
             file = _configuration(Path(folder), port, pair.certificate, tokens=tokens, metrics=metrics)
             found: dict[str, Any] = {"pods": count}
             async with _daemon(tree, file) as daemon:
-                await _until(lambda: _is_ready(upper.find("nodes", _NODE)))
+                await _until(lambda: is_true((upper.find("nodes", _NODE) or {}).get("status"), "Ready"))
                 found |= {"startCpu": usage(daemon.pid).cpu}
                 await asyncio.sleep(_QUIET)
                 begun, found["emptyMiB"] = usage(daemon.pid).cpu, usage(daemon.pid).rss_mib
@@ -151,13 +153,7 @@ def _configuration(folder: Path, port: int, ca: bytes, *, tokens: str, metrics: 
             "server": f"https://{_HOST}:{port}/{name}",
             "certificate-authority-data": base64.b64encode(ca).decode(),
         }
-        whole = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-        }  # fmt: skip
-        (folder / name).write_text(json.dumps(whole), encoding="utf-8")
+        write(folder / name, whole(cluster=cluster, user={"token": "t"}))
     document = {
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "VirtualNodeConfiguration",
@@ -204,11 +200,6 @@ async def _until(holds: Callable[[], bool]) -> None:
         return holds()
 
     await until(check, seconds=_LIMIT)
-
-
-def _is_ready(node: Any) -> bool:
-    conditions = ((node or {}).get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 async def _has_adopted(metrics: str, count: int) -> bool:

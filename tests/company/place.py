@@ -17,6 +17,7 @@ from hack.sandbox.builds.images import Image
 from hack.sandbox.command import command as run_command
 from tests.company import manifests
 from tests.waiting import becomes, eventually
+from tests.workloads import manifest
 
 VIRTUAL_NODE = "vn-lower1"
 _SCRIPTS = Path(__file__).with_name("scripts")
@@ -78,6 +79,20 @@ class Place:
     def pod_spec(self, container: Mapping[str, Any]) -> dict[str, Any]:
         """Return the PodSpec of a pod on the node with one container, which ends at once when it is deleted."""
         return {"terminationGracePeriodSeconds": 1, "containers": [container], **self.scheduling}
+
+    def deployment(
+        self, name: str, container: Mapping[str, Any], *, replicas: int = 1, **spec: Any
+    ) -> dict[str, Any]:
+        """Return a Deployment of pods as ``pod_spec`` describes, with label ``app`` and further fields of their PodSpec."""
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {**spec, **self.pod_spec(container)}}
+        return manifest(
+            "Deployment",
+            name,
+            api="apps/v1",
+            metadata={"namespace": self.namespace},
+            spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+        )
 
     def import_program(self, program: str, path: str, *, name: str = "", command: Sequence[str] = ()) -> str:
         """Make an image that has only a Go program, and return its name.

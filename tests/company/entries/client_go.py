@@ -81,18 +81,7 @@ def _rights(place: Place) -> list[dict[str, Any]]:
 
 def _candidates(place: Place, image: str) -> dict[str, Any]:
     container = {"name": "main", "image": image, "args": ["lead"], "imagePullPolicy": "IfNotPresent"}
-    labels = {"app": "candidate"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"serviceAccountName": "candidate", **place.pod_spec(container)},
-    }
-    return manifest(
-        "Deployment",
-        "candidate",
-        api="apps/v1",
-        metadata={"namespace": place.namespace},
-        spec={"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
-    )
+    return place.deployment("candidate", container, replicas=2, serviceAccountName="candidate")
 
 
 SOFTWARE = Software(

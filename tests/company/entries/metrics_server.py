@@ -66,18 +66,7 @@ def _busy(place: Place) -> dict[str, Any]:
         "command": ["sh", "-c", "while true; do :; done"],
         "resources": {"requests": {"cpu": "20m"}, "limits": {"cpu": "50m"}},
     }
-    labels = {"app": "busy"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": place.pod_spec(container),
-    }
-    return manifest(
-        "Deployment",
-        "busy",
-        api="apps/v1",
-        metadata={"namespace": place.namespace},
-        spec={"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
-    )
+    return place.deployment("busy", container)
 
 
 def _autoscaler(place: Place) -> dict[str, Any]:

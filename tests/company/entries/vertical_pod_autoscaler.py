@@ -82,15 +82,7 @@ def _deployment(place: Place) -> dict[str, Any]:
         "command": ["sleep", "3600"],
         "resources": {"requests": {"cpu": "10m", "memory": "10Mi"}},
     }
-    labels = {"app": "worker"}
-    template = {"metadata": {"labels": labels}, "spec": place.pod_spec(container)}
-    return manifest(
-        "Deployment",
-        "worker",
-        api="apps/v1",
-        metadata={"namespace": place.namespace},
-        spec={"selector": {"matchLabels": labels}, "template": template},
-    )
+    return place.deployment("worker", container)
 
 
 def _autoscaler(place: Place) -> dict[str, Any]:
