@@ -2,7 +2,8 @@
 
 Source: cluster-inventory-api v1alpha1 ``ClusterProfileStatus``; KEP-5339.
 
-The file with the credential plugins has the format of the cluster inventory's library. It belongs to the administrator of this process. It is the only source of commands, arguments and environment variables.
+The file with the credential plugins has the format of the cluster inventory's library. It belongs to the administrator of
+this process. It is the only source of commands, arguments and environment variables.
 """
 
 from __future__ import annotations
@@ -84,14 +85,16 @@ def select(
 
 def _check_name(own: str, name: str, settings: ClusterProfiles, taken: Collection[str]) -> None:
     if settings.names and own not in settings.names:
-        raise ConfigError("clusterProfiles.names does not contain its name")
+        raise ConfigError("clusterProfiles.names does not contain its name: add the name there")
     if not _LABEL.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise ConfigError(
-            f"the name {name!r} of its lower cluster is not a DNS label of at most {_LONGEST_NAME} characters"
+            f"the name {name!r} of its lower cluster is not a DNS label of at most {_LONGEST_NAME} characters: use a shorter "
+            "clusterProfiles.namePrefix, or rename the ClusterProfile"
         )
     if name in taken:
         raise ConfigError(
-            f"the configuration file already has a lower cluster or virtual node with the name {name}"
+            f"the configuration file already has a lower cluster or virtual node with the name {name}: rename one of them, or "
+            "change clusterProfiles.namePrefix"
         )
 
 

@@ -83,7 +83,7 @@ COMMANDS: Mapping[str, Command] = {
         ),
         Command(
             "lower-cluster",
-            "create a least-privilege account in a lower cluster, and its kubeconfig",
+            "add a lower cluster, remove it, or make only its accounts",
             "lower_cluster.command",
         ),
         Command(

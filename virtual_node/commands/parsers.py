@@ -252,9 +252,9 @@ def inspect() -> Parser:
         help="omit the findings of a check; may be given more than once",
     )
     for flag, default, text in (
-        ("--grace", "5m", "ignore differences that are younger"),
-        ("--expiry-warning", "30d", "warn of certificates and tokens that expire sooner"),
-        ("--expiry-error", "7d", "report an error for certificates and tokens that expire sooner"),
+        ("--grace", "5m", "ignore differences that are younger than this"),
+        ("--expiry-warning", "30d", "warn of certificates and tokens that expire within this time"),
+        ("--expiry-error", "7d", "report an error for certificates and tokens that expire within this time"),
     ):
         own.add_argument(flag, type=_length, default=default, metavar="D", help=f"{text} ({default})")
     command_line.PROGRAM.add_flags(own)
@@ -363,7 +363,7 @@ def cleanup() -> Parser:
         "do nothing unless Helm or Argo CD installed what --selector finds, because other tools run "
         "hooks at any time",
     )
-    add_flag(own, "--kubeconfig FILE", "upper cluster's")
+    add_flag(own, "--kubeconfig FILE", "kubeconfig of the upper cluster")
     add_switch(own, "--no-clusters", "there are no lower clusters: no --config, no --client-kubeconfig")
     add_flag(own, "--webhook-configuration NAME", "name of the webhook configurations to remove first")
     add_flag(

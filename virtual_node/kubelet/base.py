@@ -103,6 +103,16 @@ def unreachable(cluster: str, error: Exception) -> Refusal:
     return Refusal(500, f"cluster {quoted(cluster)} cannot be reached: {said}")
 
 
+def unauthorized(cluster: str, why: str = "") -> Refusal:
+    """Return the error response for a lower API server that refuses the virtual node's credentials, with the next step."""
+    cause = f": {why}" if why else ""
+    return Refusal(
+        500,
+        f"cluster {quoted(cluster)} does not accept the virtual node's credentials{cause}. An administrator must renew them; "
+        "virtual-node check names the cause",
+    )
+
+
 def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
     """Return the error response for an error of the lower API server, so that its text reaches the user.
 
@@ -112,9 +122,7 @@ def refusal_from_lower(error: ApiError, *, cluster: str) -> Refusal:
     credentials, not the user's. It becomes 500, because kubectl would otherwise ask the user to log in.
     """
     if error.code == 401:
-        return Refusal(
-            500, f"cluster {quoted(cluster)} does not accept the virtual node's credentials: {error.message}"
-        )
+        return unauthorized(cluster, error.message)
     if error.code in {400, 403, 429}:
         return Refusal(error.code, error.message)
     if 400 <= error.code < 500:

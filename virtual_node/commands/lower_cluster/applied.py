@@ -41,7 +41,7 @@ async def apply(
     if found is not None and not is_marked(found):
         raise ConfigError(
             f"the {where} cluster has a {body['kind']} {namespace}/{name} that '{program.name('lower-cluster')} {by}' "
-            "did not make: delete it first, or go on by hand with the printed objects"
+            "did not make: delete it first, or continue by hand with the printed objects"
         )
     params = {"fieldManager": f"virtual-node-{step}", "force": "true"}
     made = await client.patch(

@@ -113,7 +113,7 @@ def parser() -> Parser:
                 "lower-cluster join tokyo --client-kubeconfig tokyo-admin.yaml",
             ),
             (
-                "Add a cluster behind a firewall, of which the agent connects to a load balancer of the upper cluster",
+                "Add a cluster behind a firewall, through a load balancer of the upper cluster",
                 "lower-cluster join tokyo --client-kubeconfig tokyo.yaml --via konnectivity --tunnel-address 192.0.2.7:8091",
             ),
             ("Remove it again", "lower-cluster leave tokyo --client-kubeconfig tokyo-admin.yaml"),
@@ -233,7 +233,7 @@ def _add_upper_flags(parser: Parser) -> None:
     add_flag(
         parser,
         "--namespace NS",
-        "namespace of the Secrets in the upper cluster (kube-system); for join and leave, namespace of "
+        "namespace of the Secrets in the upper cluster (kube-system); for join, leave and dns, namespace of "
         "the Helm release (virtual-node-system)",
         default=None,
         type=connect.label,
@@ -279,20 +279,21 @@ def _add_tunnel_flags(parser: Parser) -> None:
         "--via",
         choices=(tunnel_steps.KONNECTIVITY, tunnel_steps.DIRECT),
         default="",
-        help="konnectivity: reach the lower cluster by a tunnel that its agent opens: the chart runs konnectivity's proxy "
-        "server, and join its agent in the lower cluster. A repeated join keeps the tunnel. direct: remove it",
+        help="konnectivity: if the upper cluster cannot connect to the lower one, an agent in the lower cluster opens a tunnel. "
+        "The chart runs konnectivity's proxy server, and join creates the agent. A repeated join keeps the tunnel. "
+        "direct: remove it",
     )
     add_flag(
         own,
         "--tunnel-address HOST:PORT",
-        "where the agent reaches the proxy server; a port from 30000 to 32767 is a node port, for another one the Service "
-        "has type LoadBalancer",
+        "address at which the agent reaches the proxy server. With a port from 30000 to 32767, the Service has this node "
+        "port; otherwise it has type LoadBalancer",
     )
     add_flag(
         own,
         "--tunnel-images REPOSITORY",
-        f"repository of the agent's image, proxy-agent ({tunnel.IMAGES}). That of the proxy server is tunnel.image of the "
-        "chart",
+        f"repository of the agent's image, proxy-agent ({tunnel.IMAGES}). For the proxy server, set tunnel.image in the "
+        "chart's values",
         default="",
     )
 

@@ -134,7 +134,7 @@ class Join:
         if (self._entry or secret) and not (secret and is_marked(secret)):
             raise ConfigError(
                 f"cluster {name} is in the release's values, or has a Secret {manifests.secret_name(name)}, that "
-                "join did not make: choose another name, or go on by hand (docs/operate/add-a-cluster.md)"
+                "join did not make: choose another name, or continue by hand (docs/operate/add-a-cluster.md)"
             )
         for node in helm_release.node_names(self._entry or {"name": name}):
             found = await find(self._upper, resources.NODES, node)

@@ -32,6 +32,7 @@ from virtual_node.kubelet.base import (
     Refusal,
     quoted,
     refusal_from_lower,
+    unauthorized,
     unreachable,
 )
 from virtual_node.kubelet.streams.dial import (
@@ -195,7 +196,7 @@ async def _relay(answer: Answer, target: PodTarget) -> web.Response:
     body = await read_error_body(answer)
     status = answer.head.status
     if status == 401:
-        raise Refusal(500, f"cluster {quoted(target.cluster)} does not accept the virtual node's credentials")
+        raise unauthorized(target.cluster)
     if not 200 <= status < 600:
         raise Refusal(500, f"cluster {quoted(target.cluster)} answered {status} to an upgrade")
     content_type = answer.head.get("Content-Type", "text/plain")
