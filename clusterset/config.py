@@ -264,7 +264,7 @@ class Cluster(ConfigStruct):
     cache_bytes: Annotated[int, Meta(ge=0)] = 128 * 1024**2
     """Maximum memory for cached objects of this cluster, in each program. Beyond it, the virtual nodes of this cluster stop
     with condition ``LowerClusterTooLarge``, the extender rejects them, and both read the cluster again after five minutes.
-    Other clusters go on. 128 MiB are enough for about 10,000 mirrored pods, 2,000 nodes and 30,000 other pods, and in the
+    Other clusters continue. 128 MiB are enough for about 10,000 mirrored pods, 2,000 nodes and 30,000 other pods, and in the
     extender for about 60,000 pods. 0: no limit."""
     node_name: Annotated[str, Setting(NODE, "--nodename NODE", "DEFAULT_NODE_NAME", "DEFAULTNODE_NAME")] = ""
     """Name of the cluster's only virtual node. Empty: the cluster's name, or ``virtual-kubelet`` without

@@ -2,8 +2,9 @@
 
 The clusters come from the configuration file and from ClusterProfiles (``profile_clusters``).
 
-With ``--wait-for-config``, a program with an unusable configuration is not ready, and waits until it is usable. If the program ended instead, the reason would be only in the log of a container in a crash loop, and the kubelet would
-restart the container with a delay of up to five minutes.
+With ``--wait-for-config``, a program with an unusable configuration is not ready, and waits until it is usable. If the
+program ended instead, the reason would be only in the log of a container in a crash loop, and the kubelet would restart
+the container with a delay of up to five minutes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 It takes the command line of the extender, so that both agree on port, TLS, binding and paths.
 
-A scheduler calls its extenders for all profiles; real nodes pass unless an agent bars the pod from them. ``ignorable`` is false, because without the
-extender's answer a pod could get a virtual node without room. ``managedResources`` is unset, so that every pod is checked.
+A scheduler calls its extenders for all profiles; real nodes pass unless an agent bars the pod from them. ``ignorable`` is
+false, because without the extender's answer a pod could get a virtual node without room. ``managedResources`` is unset,
+so that every pod is checked.
 """
 
 from __future__ import annotations

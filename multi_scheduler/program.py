@@ -1,8 +1,9 @@
 """The declaration of ``virtual-node-multi-scheduler``.
 
-The flags of kube-scheduler, which tensile-kube's multi-scheduler has, too, are accepted without effect. The extender is not a scheduler: leader election, serving and the queue are settings of the stock kube-scheduler that calls it.
-The lists contain the flags of Kubernetes 1.18 (of which tensile-kube's multi-scheduler is a build) to 1.36. klog's flags are
-those of every program (``controller_runtime.process.flags``).
+The flags of kube-scheduler, which tensile-kube's multi-scheduler has, too, are accepted without effect. The extender is
+not a scheduler: leader election, serving and the queue are settings of the stock kube-scheduler that calls it. The lists
+contain the flags of Kubernetes 1.18 (of which tensile-kube's multi-scheduler is a build) to 1.36. klog's flags are those
+of every program (``controller_runtime.process.flags``).
 """
 
 from __future__ import annotations

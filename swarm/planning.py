@@ -38,7 +38,7 @@ class Pod:
     registered: bool = True
     """Whether a session of its worker can be granted jobs."""
     silent: bool = False
-    """Whether its worker lost its slot because it does not report, and has not registered again; see ``Holder``."""
+    """Whether its worker lost its slot because it did not report, and has not registered since; see ``Holder``."""
 
     @property
     def usable(self) -> bool:

@@ -62,13 +62,13 @@ class NodeSummary(msgspec.Struct, rename="camel"):
     used: dict[str, int] = {}
     """Requests by resource, in the units of ``quantity.of``."""
     findings: list[Finding] | None = None
-    """About its pods, also those that do not count yet; None: there are some, and the summary was requested for another
-    virtual node."""
+    """Findings about its pods, also those that are too recent to be shown; None: there are findings, but the caller is
+    authorized only for another virtual node."""
     lag: Lag | None = None
     """Since the process started; None: unknown, or nothing was mirrored."""
 
     def for_others(self) -> NodeSummary:
-        """Return the summary for who asked another virtual node: it does not name pods."""
+        """Return the summary without the names of pods, for a caller that is authorized only for another virtual node."""
         return msgspec.structs.replace(self, findings=None) if self.findings else self
 
 

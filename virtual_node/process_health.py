@@ -67,7 +67,7 @@ async def evaluated(
 ) -> dict[str, tuple[str, T]]:
     """Return version and value of each pod, by uid; only pods with another version than in ``before`` are evaluated.
 
-    The values are also added to ``before``, so that after a cancelled call a later one does not begin again.
+    Each value is also added to ``before``, so that a cancelled call does not lose what it has evaluated.
     """
     current: dict[str, tuple[str, T]] = {}
     for pod in pods:

@@ -1,9 +1,9 @@
 """The ``clusterSelector`` annotation: scheduling fields for the lower cluster's scheduler.
 
 JSON ``{"nodeSelector": …, "affinity": {"nodeAffinity": …, "podAntiAffinity": …}, "tolerations": […]}``, all members
-optional. Of ``podAntiAffinity``, only the required terms count, in addition to those of the spec. A fourth member, ``upperNodeSelectorTerms``, exists only if the terms of a required node affinity have different
-requirements of the *upper* node. For each required term it has the term that the virtual node must match, or
-null. ``resolve`` applies it.
+optional. Of ``podAntiAffinity``, only the required terms count, in addition to those of the spec. A fourth member,
+``upperNodeSelectorTerms``, exists only if the terms of a required node affinity have different requirements of the
+*upper* node. For each required term it has the term that the virtual node must match, or null. ``resolve`` applies it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A kubelet declares in ``status.declaredFeatures`` which feature gates it has (KEP-5328). The scheduler keeps pods that need a
 feature away from other nodes, and admission refuses changes of a pod that its node cannot apply. Source:
 ``k8s.io/component-helpers/nodedeclaredfeatures`` and the scheduler's plug-in NodeDeclaredFeatures, Kubernetes 1.37.
-
-Versions of Kubernetes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Divides a workload's pods over lower clusters: the annotations, the next pod's cluster, the order of deletion. No IO.
 
-The next pod goes to the cluster that is most behind its share. A cluster then has less than one pod more than its
-share, so it has exactly its share whenever the shares are whole numbers.
+The next pod goes to the cluster whose number of pods is furthest below its share. So a cluster never exceeds its share
+by a whole pod, and has exactly its share when the shares are whole numbers.
 """
 
 from __future__ import annotations

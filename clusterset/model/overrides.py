@@ -112,7 +112,7 @@ class EnvPatch(ConfigStruct):
     name: str
     """Name of the variable."""
     value: str | None = None
-    """Value. Unset: empty, or ``valueFrom``."""
+    """Value. If neither ``value`` nor ``valueFrom`` is set, the variable is empty."""
     value_from: EnvSource | None = None
     """Source of the value, as in a pod. Objects are those of the pod's upper namespace, and fields are those of the
     lower pod."""

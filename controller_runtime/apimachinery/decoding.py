@@ -136,7 +136,7 @@ def fields(struct: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the structure that a type is, or that it annotates or may be."""
+    """Return the structure in a type such as ``S``, ``S | None`` or ``Annotated[S, …]``; None: there is none."""
     if get_origin(kind) in {list, dict}:
         return None
     kinds = (member for member in (kind, *get_args(kind)) if isinstance(member, type))

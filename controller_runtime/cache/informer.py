@@ -2,7 +2,8 @@
 
 A ``Reflector`` reads from the server. The cache is updated before the handlers of a change are called.
 
-In a ``BoundedInformer`` the objects of one namespace use limited memory. Objects beyond the limit are stubs (``namespace_budget``). They are read again when there is room for them.
+In a ``BoundedInformer`` the objects of one namespace use limited memory. Objects beyond the limit are stubs
+(``namespace_budget``). They are read again when there is room for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """HTTP to one API server: connection pool, rate limit, retries, credentials, metrics and mapped errors.
 
-While the API server is unreachable, its watches queue (``Outage``). Without the queue, a thousand watches that retry every few seconds would try hundreds of connections per second. The
-queue releases one watch after the other, 5 ms apart. After eight attempts without an answer the interval
-doubles with each attempt, up to a second. Any answer resets it. This rule has three effects:
+While the API server is unreachable, its watches queue (``Outage``). Without the queue, a thousand watches that retry
+every few seconds would try hundreds of connections per second. The queue releases one watch after the other, 5 ms apart.
+After eight attempts without an answer the interval doubles with each attempt, up to a second. Any answer resets it. This
+rule has three effects:
 
 - While the server is unreachable, one watch at a time tries it, with back-off, whatever the number of waiting
   watches.

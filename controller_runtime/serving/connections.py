@@ -4,11 +4,11 @@ A peer is a *stranger* until one of its requests is authorized (`Peer.trust`). A
 accepted; above the limit another connection is closed (``victim``). So an attacker who opens many connections
 displaces mostly its own and cannot lock out an API server.
 
-``Front`` handles a new connection before aiohttp does: limits, TLS, and the first request head. The first head of a connection is read here for two reasons. First, a connection uses little memory before it
-has sent a request; `Connections` closes those that send none. Second, aiohttp knows only one upgrade,
-WebSocket. It would parse the bytes after the head of another upgrade, such as SPDY/3.1, as the next request,
-and the handler that takes over the connection would not get them. So aiohttp gets only the head of a stream,
-and the rest is kept for the handler.
+``Front`` handles a new connection before aiohttp does: limits, TLS, and the first request head. The first head of a
+connection is read here for two reasons. First, a connection uses little memory before it has sent a request;
+`Connections` closes those that send none. Second, aiohttp knows only one upgrade, WebSocket. It would parse the bytes
+after the head of another upgrade, such as SPDY/3.1, as the next request, and the handler that takes over the connection
+would not get them. So aiohttp gets only the head of a stream, and the rest is kept for the handler.
 
 Where callers must be authorized (`Gate`, ``hold``), the bytes after the first head are kept here, too, until
 a request was authorized (`Peer.trust`), so that an unknown client can send only one request head. After that,

@@ -348,8 +348,8 @@ class Mover:
     async def release(self, pod: Object) -> float | None:
         """Replace (*release*) a pending pod if an avoided node's freeze period is over, or if it avoids all usable nodes.
 
-        A bare pod is re-created. A pod with a controller is evicted, and its controller creates another pod. No round of moving is
-        counted.
+        A bare pod is re-created. A pod with a controller is evicted, and its controller creates another pod. No round of
+        moving is counted.
 
         Args:
             pod: cached pod that is not bound and avoids nodes.

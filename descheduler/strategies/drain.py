@@ -1,8 +1,8 @@
 """Moves all pods off virtual nodes whose annotation ``virtual-node.io/drain`` requests it. Event-driven.
 
-The request and its status are in ``clusterset/model/moving/drain.py``. A drain moves pods only off a cordoned node. If a replacement is
-not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so that one tenant cannot
-stop it. A changed request starts the drain again.
+The request and its status are in ``clusterset/model/moving/drain.py``. A drain moves pods only off a cordoned node. If a
+replacement is not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so
+that one tenant cannot stop it. A changed request starts the drain again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The extender: asks every agent and combines their answers. HTTP is in ``server``.
 
-The agents' answers about a pod are remembered until it is bound. kube-scheduler does not report its choice to extenders, so the answers are joined with the binding that the informer reports.
+The agents' answers about a pod are remembered until it is bound. kube-scheduler does not report its choice to extenders,
+so the answers are joined with the binding that the informer reports.
 """
 
 from __future__ import annotations

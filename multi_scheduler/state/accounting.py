@@ -39,8 +39,8 @@ _AT_ONCE = 100
 class Uncounted:
     """Pods in phase Pending with neither a reservation nor a lower pod on a lower node, by lower cluster.
 
-    Any tenant can bind pods to node names that do not exist. So the pods of one cluster are found without reading the
-    others.
+    The pods of a cluster are found without reading the other pods: any tenant can bind many pods to node names that do
+    not exist.
     """
 
     find_node: Callable[[str], VirtualNode | None]
@@ -83,7 +83,9 @@ class Uncounted:
         unknown = self._names.get("", {})
         for name in [name for name, _ in zip(unknown, range(_AT_ONCE), strict=False)]:
             del unknown[name]
-            self._file(name)  # if it is still unknown, it is the last to be looked up
+            self._file(
+                name
+            )  # moves a name that is still unknown to the end, so that every name is looked up again
         for name in list(self._names.get(cluster, ())):
             if name not in self._pods:
                 continue

@@ -209,8 +209,8 @@ class Feed:
     async def run(self) -> None:
         """Follow the cluster until cancelled.
 
-        When it exceeds its limit of memory, its state is discarded for five minutes. When its client has another connection, it is
-        read again.
+        When it exceeds its limit of memory, its state is discarded for five minutes. When its client has another
+        connection, it is read again.
         """
         self.client.on_reconnect(self._reconnected.set)
         while True:

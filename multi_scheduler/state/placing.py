@@ -5,9 +5,9 @@ node has room, it also moves other reservations. A reservation is movable unless
 because the lower scheduler will use that node. ``arrange`` tries all combinations within a limit of work, so it is exact
 for common small sets. Past the limit it reports that there is no room, because a wrong promise is worse than a refusal.
 
-Pods to preempt make room on one lower node; the index is unchanged afterwards. kube-scheduler chooses victims by the virtual node's totals, and the same ones at every attempt. If their room is spread
-over several lower nodes, evicting them does not help, while other victims might. An extender may return other victims
-(extender/v1, ExtenderPreemptionResult).
+Pods to preempt make room on one lower node; the index is unchanged afterwards. kube-scheduler chooses victims by the
+virtual node's totals, and the same ones at every attempt. If their room is spread over several lower nodes, evicting them
+does not help, while other victims might. An extender may return other victims (extender/v1, ExtenderPreemptionResult).
 """
 
 from __future__ import annotations

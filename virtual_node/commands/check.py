@@ -1,6 +1,6 @@
 """``virtual-node check``: checks kubeconfigs, versions, clocks, rights and reachability of all clusters.
 
-Shows the findings of the examination before the start, and what was good, in rows.
+Prints one row per check: its finding, or what was read if there is none.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Link:
     name: str
     """Stable name for programs, see ``Code.link``."""
     fine: Callable[[Snapshot], str | Outcome]
-    """Returns the detail if no finding breaks the link, or also the state if that is not OK."""
+    """Called if no finding breaks the link. Returns the detail of a link that is OK, otherwise state, detail and next step."""
     needs: Sequence[str] = ()
     """Names of earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[Fact[Any]] = ()

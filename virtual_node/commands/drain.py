@@ -62,8 +62,8 @@ async def _run(options: argparse.Namespace) -> int:
             requested_at=timestamps.rfc3339(datetime.now(UTC)),
         )
         annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
-        # All of them first, so that no pod moves to another node of the drain. An earlier request, which `kubectl uncordon`
-        # leaves, must not begin moves that the new one cancels.
+        # Cordon all nodes first, so that no pod moves to another node of this drain. Remove the annotation of an earlier drain,
+        # which `kubectl uncordon` does not remove: the cordon would start that drain again.
         for node in found:
             await cordon.change(
                 client, node.name, unschedulable=True, annotations={names.ANNOTATION_DRAIN: None}

@@ -200,7 +200,7 @@ class DaemonSettings(ProgramSettings, kw_only=True):
 
 
 class _Daemon(Program[DaemonSettings]):
-    """The daemon of a program that has commands, and is also a plugin of kubectl."""
+    """The daemon ``virtual-node``. Unlike other programs it also has commands, and can be a plugin of kubectl."""
 
     def parser(self) -> Parser:
         """Return the parser of the flags, with the name that the user typed."""

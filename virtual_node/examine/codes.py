@@ -74,7 +74,7 @@ class Code(enum.StrEnum):
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
     CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", "lowerCertificates"
     """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
-    # Pods of users, found by all tools from the upper pod alone.
+    # Pods of users. All commands judge these from the upper pod, without reading the lower cluster.
     POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods", "scheduled"
     """A pod for virtual nodes has no node in the upper cluster."""
     POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods", "lowerVerdict"
@@ -209,8 +209,8 @@ class Code(enum.StrEnum):
     """Pods behind a Service end before clients stop to use their addresses."""
     OTHER_UPPER_CLUSTER = "OtherUpperCluster", Severity.INFO, "others"
     """Objects in a lower cluster belong to another upper cluster."""
-    # Pods in depth, and their workloads and nodes, found by ``diagnose``; docs/reference/cli.md says what the codes mean.
-    # The pod has no node.
+    # Only ``diagnose`` reports the codes from here on; docs/reference/cli.md says what they mean.
+    # --- the pod has no node ---
     VOLUME = "Volume"
     SCHEDULING_GATED = WaitReason.GATE.value
     NO_VIRTUAL_NODE = "NoVirtualNode"

@@ -92,7 +92,7 @@ async def list_into(
         client: client of the cluster.
         cluster: receives the objects, in addition to earlier objects of the same list.
         resource: resource to list.
-        fact: the list; None: that of all objects of the kind.
+        fact: fact that gets the objects; None: ``objects(resource.kind)``.
         selection: ``namespace``, ``label_selector`` and ``field_selector``; without them, all objects.
 
     Raises:

@@ -28,7 +28,7 @@ class NotReadError(Exception):
 
 
 class Fact(Generic[T_co]):
-    """What can be known of one cluster. Two facts are equal only if they are the same object."""
+    """The key of a value that can be read from a cluster, such as its Leases. Facts are compared by identity."""
 
     def __init__(self, name: str, *, kind: str = "") -> None:
         self.name = name

@@ -1,8 +1,8 @@
 """The metrics routes of a virtual node.
 
-``/metrics`` describes the process and the virtual node (``series``). ``/metrics/resource``, ``/metrics/cadvisor``, ``/metrics/probes``
-and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If the
-lower cluster refuses access to its kubelets, usage comes from its metrics API.
+``/metrics`` describes the process and the virtual node (``series``). ``/metrics/resource``, ``/metrics/cadvisor``,
+``/metrics/probes`` and ``/stats/summary`` come from the lower kubelets, which are requested at most every few seconds. If
+the lower cluster refuses access to its kubelets, usage comes from its metrics API.
 """
 
 from __future__ import annotations

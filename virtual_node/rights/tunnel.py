@@ -116,11 +116,11 @@ def certificates(tunnel: Tunnel) -> dict[str, str]:
 
 
 def upper_secret(tunnel: Tunnel, data: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Secret that the proxy server mounts, and from which a later ``join`` knows the tunnel.
+    """Return the Secret that the proxy server mounts. A later ``join`` reads the tunnel's address and images from it.
 
     Args:
         tunnel: the tunnel.
-        data: of ``certificates``.
+        data: keys and certificates, as ``certificates`` returns them.
     """
     kept = {file: data[file] for file in sorted(FILES)}
     known = {ADDRESS: tunnel.address, IMAGES_KEY: tunnel.images}

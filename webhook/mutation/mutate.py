@@ -9,9 +9,10 @@ webhook again (reinvocation).
 
 The response has the mutation as a JSON patch (RFC 6902), which replaces whole fields.
 
-The upper scheduler takes a virtual node for one host, so required anti-affinity over hostnames to pods of the same kind allows one replica per lower cluster. In the
-annotation, only the lower scheduler applies it, and each replica gets a lower node of its own. A term about other pods stays, because these pods may run on real upper nodes, where the lower scheduler sees none of
-them.
+The upper scheduler takes a virtual node for one host, so required anti-affinity over hostnames to pods of the same kind
+allows one replica per lower cluster. In the annotation, only the lower scheduler applies it, and each replica gets a
+lower node of its own. A term about other pods stays, because these pods may run on real upper nodes, where the lower
+scheduler sees none of them.
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class Reach:
                 continue
             term = self._term(upper, budget, f"spec.affinity.{kind}.{group}[{position}]")
             if term is None:
-                # No pod satisfies such a required affinity, and this must stay so. Elsewhere the term has no effect.
+                # Without this term, a required affinity that no pod can satisfy would allow every node. All other terms
+                # that select no pod have no effect.
                 if (kind, group) != ("podAffinity", REQUIRED):
                     continue
                 term = {"topologyKey": names.LABEL_HOSTNAME}

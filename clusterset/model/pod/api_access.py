@@ -1,7 +1,7 @@
 """How a pod reaches an API server: the token volume that API servers add to pods, and the Service that it asks for. No IO.
 
-The volume is that of admission plug-in ServiceAccount. In a lower pod the virtual node has replaced the token by a Secret, and the CA by a copy of the upper
-cluster's CA.
+The volume is that of admission plug-in ServiceAccount. In a lower pod the virtual node has replaced the token by a
+Secret, and the CA by a copy of the upper cluster's CA.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def group_of(
 ) -> Group | None:
     """Return the group of a pod; None: it starts alone, or with a group of Kubernetes itself.
 
-    The annotation of this project overrides all labels, and labels have no effect on pods with a group of Kubernetes. A minimum in an annotation overrides any other minimum.
+    The annotation of this project overrides all labels, and labels have no effect on pods with a group of Kubernetes. A
+    minimum in an annotation overrides any other minimum.
     """
     found = _declared(labels, annotations)
     if found is None or (found[0] != "annotation" and is_native(spec)):

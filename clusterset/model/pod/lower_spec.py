@@ -37,17 +37,14 @@ def lower_spec(
 ) -> dict[str, Any]:
     """Return an upper pod's spec with scheduling fields for the lower cluster instead of the upper cluster.
 
-    With a ``clusterSelector`` annotation, the nodeSelector, node affinity and tolerations of the annotation are
-    used (``cluster_selector.resolve``). Without one, the node selector and node affinity selected the virtual node and are dropped,
-    and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and
-    topology spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must
-    not share a lower node either; ``reach`` limits the pods that the terms select. Required pod anti-affinity of the annotation
-    is added. Other topology keys name upper
-    topology and are dropped. The annotation
-    ``preferred-node`` adds a preference for one lower node, and ``required-node`` a requirement, with no effect if the policy forbids
-    their key.
-    A PriorityClass is kept only if the policy allows it, or if it is a system class; a ServiceAccount only if the policy
-    allows it.
+    With a ``clusterSelector`` annotation, the nodeSelector, node affinity and tolerations of the annotation are used
+    (``cluster_selector.resolve``). Without one, the node selector and node affinity selected the virtual node and are
+    dropped, and the user's tolerations are kept except that of the virtual node's taint. Pod (anti-)affinity and topology
+    spread over ``kubernetes.io/hostname`` are kept: replicas that must not share an upper node must not share a lower
+    node either; ``reach`` limits the pods that the terms select. Required pod anti-affinity of the annotation is added.
+    Other topology keys name upper topology and are dropped. The annotation ``preferred-node`` adds a preference for one
+    lower node, and ``required-node`` a requirement, with no effect if the policy forbids their key. A PriorityClass is
+    kept only if the policy allows it, or if it is a system class; a ServiceAccount only if the policy allows it.
 
     Raises:
         TooLargeError: the translation exceeds the budget; None: a new one.

@@ -1,8 +1,8 @@
 """The annotations that this project reads on upper pods, and what is wrong with those of a pod. No IO.
 
-A wrong value is ignored, so users would not notice it. The webhook returns the problems as warnings, which kubectl prints, and the
-virtual node writes them as an event. Problems that refuse a pod (``clusterSelector``, ``resource-claims``,
-``move-anti-affinity``) are not listed here.
+A wrong value is ignored, so users would not notice it. The webhook returns the problems as warnings, which kubectl
+prints, and the virtual node writes them as an event. Problems that refuse a pod (``clusterSelector``,
+``resource-claims``, ``move-anti-affinity``) are not listed here.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ class Rules(ConfigStruct):
     left out, but pods of ``system-node-critical`` and ``system-cluster-critical`` are refused. Not set: none."""
     service_accounts: list[str] | None = None
     """Shell patterns of ServiceAccounts that pods keep in the lower cluster, where the account must exist in the lower
-    namespace. Programs of the lower cluster, such as service meshes, then tell the pods apart, and give them what they give
-    to that account. With ``enableServiceaccount: false``, the pods also get its tokens. Other pods have account ``default``.
+    namespace. Programs of the lower cluster, such as service meshes, identify the pods by this account, and grant them its
+    permissions. With ``enableServiceaccount: false``, the pods also get its tokens. Other pods have account ``default``.
     Not set: none."""
     runtime_classes: list[str] | None = None
     """Shell patterns of RuntimeClasses that pods may use in the lower cluster, where the class must exist. Pods of other

@@ -8,11 +8,13 @@ list cannot be complete, because every lower cluster has other programs.
 Annotations of pods have a rule of their own (``decision``), which refuses the pod, because a pod without an
 annotation would run in another way than its user asked for. For the same reason, ``refused`` refuses routes.
 
-Lower pods do not get the labels and annotations of upper pods that are state of the upper cluster. A network plugin records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the
-upper cluster would be wrong, and would overwrite lower values. ``policy.annotations`` changes the list.
+Lower pods do not get the labels and annotations of upper pods that are state of the upper cluster. A network plugin
+records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the upper cluster
+would be wrong, and would overwrite lower values. ``policy.annotations`` changes the list.
 
-Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes ``go-controller/pkg/util``,
-Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet ``pkg/kubelet/types``, KEP-4742 (topology labels).
+Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes
+``go-controller/pkg/util``, Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet
+``pkg/kubelet/types``, KEP-4742 (topology labels).
 """
 
 from __future__ import annotations

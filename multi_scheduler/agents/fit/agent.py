@@ -325,7 +325,13 @@ class FitAgent(Agent):
         *,
         at_most: float = math.inf,
     ) -> bool:
-        """Report whether a pod may fit when tentative reservations up to this age are released, besides those of some pods."""
+        """Report whether a pod may fit after other pods' tentative reservations are released.
+
+        Args:
+            besides: pods whose reservations stay.
+            retryable: clusters that lack room, with the demand there; None: unknown.
+            at_most: maximum age of these reservations, in seconds.
+        """
         for cluster, wanted in retryable:
             keys = self.state.reservations.tentative(cluster, besides=besides, at_most=at_most)
             if keys and (

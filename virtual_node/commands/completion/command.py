@@ -5,8 +5,9 @@ output has cobra's format: a candidate per line, a tab, its description, and on 
 which is a sum of bits. Bit 4 means no file names, and bit 2 means no space after the word. kubectl runs
 ``kubectl_complete-virtual_node`` with the same protocol.
 
-Candidates for a command line are computed from the argparse parsers. There is no second list of commands, flags or values, because candidates are what a parser accepts. Metavars
-mark the values that only a cluster or a kubeconfig can list (``Names``).
+Candidates for a command line are computed from the argparse parsers. There is no second list of commands, flags or
+values, because candidates are what a parser accepts. Metavars mark the values that only a cluster or a kubeconfig can
+list (``Names``).
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class PodController:
             case Step.GIVE_UP_NODE:
                 if not await self._remover.give_up_node(upper, lower):
                     return Result(requeue_after=remover.BEHIND)
-                # From here on, the pod is one that never had a lower pod.
+                # From here on, treat the pod as if it never had a lower pod.
                 self._records[upper.uid] = PodRecord(LowerState(given_up=lower.uid))
                 return Result(requeue_after=0)
             case Step.MIRROR_STATUS:

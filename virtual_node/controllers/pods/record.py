@@ -30,7 +30,7 @@ _LARGE = 32 << 10
 
 @dataclass(slots=True)
 class LowerState:
-    """What is known about the lower pod; of the controller. ``decision`` reads it."""
+    """What the controller knows about the lower pod. ``decision`` reads it."""
 
     has_seen_upper: bool = True
     """The cache has shown the upper pod to this process."""

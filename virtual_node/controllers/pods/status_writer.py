@@ -144,7 +144,7 @@ class StatusWriter:
             pod_status.status_patch(stored.get("status") or {}, desired, uid=upper.uid) if stored else None
         )
         sync.dropped = _digest(dropped) if dropped else 0
-        # The stored pod, because the informer reports it next, and the comparison would find no difference.
+        # Remember the version of the stored pod: the informer reports it next, and it needs no comparison.
         version = stored["metadata"]["resourceVersion"] if stored else upper.resource_version
         sync.compared = (version, *compared[1:])
         return None

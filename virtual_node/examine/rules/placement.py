@@ -353,7 +353,7 @@ def claims(view: PodView) -> Findings:
         name = (event.get("involvedObject") or {}).get("name", "")
         about.setdefault(name, {})[str(event.get("message") or "")] = None
     for name, distinct in about.items():
-        # The virtual node's message names the lower cluster, which a copied message of its controllers does not.
+        # The virtual node's own message comes first: it names the lower cluster. Copied lower events do not.
         evidence = sorted(distinct, key=lambda text: not text.startswith("Lower cluster"))[:_CLAIM_MESSAGES]
         steps = messages.missing_steps(evidence[0], namespace=view.namespace)
         step = f"kubectl -n {view.namespace} describe persistentvolumeclaim {name}"

@@ -133,7 +133,7 @@ NOT_NEEDED = Translation(None)
 
 
 def of_spec(spec: dict[str, Any], notes: Iterable[str] = (), secrets: Iterable[str] = ()) -> Translation:
-    """Return the copy of an object that has only a ``spec``, with at most five notes and without repeated Secrets."""
+    """Return the Translation of an object that has only a ``spec``, with the first five notes and each Secret once."""
     return Translation({"spec": spec}, tuple(notes)[:_MAX_NOTES], tuple(dict.fromkeys(secrets)))
 
 

@@ -1,8 +1,8 @@
 """The lower copy of a PodDisruptionBudget, so that evictions in the lower cluster respect the upper budget.
 
 The controller of lower pods is their Namespace, which has no number of replicas, so the lower cluster cannot evaluate
-percentages and ``maxUnavailable``. The copy has a number instead: the healthy pods that the upper budget needs, minus those in other clusters. It changes only if
-the budget or the pods in other clusters change.
+percentages and ``maxUnavailable``. The copy has a number instead: the healthy pods that the upper budget needs, minus
+those in other clusters. It changes only if the budget or the pods in other clusters change.
 """
 
 from __future__ import annotations

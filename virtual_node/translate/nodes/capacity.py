@@ -54,7 +54,7 @@ class _Node:
     """The requests of foreign pods, see ``Capacity._foreign``."""
 
     def available(self, name: str) -> int:
-        """Return what the node offers of a resource, never negative, so that it does not reduce what other nodes offer."""
+        """Return the free amount of a resource; 0 if foreign pods request more than the node has."""
         return max(0, self.allocatable[name] - self.foreign.get(name, 0))
 
 

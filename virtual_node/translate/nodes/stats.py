@@ -5,11 +5,11 @@ nodes are rebuilt from known fields (``read``) before they are merged (``summary
 
 Source: k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 
-The sum over the lower nodes has counters that never decrease. A plain sum of counters drops when a node leaves and jumps when a node joins, and readers would take both for
-usage. So a node's counter is counted only from when the node was first seen. The usage before that is
-included only for the nodes of the first round, because otherwise the sum would start at 0, which
-metrics-server treats as missing. Usage of a node that left stays included. After a counter reset (a reboot)
-the sum continues from its last value.
+The sum over the lower nodes has counters that never decrease. A plain sum of counters drops when a node leaves and jumps
+when a node joins, and readers would take both for usage. So a node's counter is counted only from when the node was first
+seen. The usage before that is included only for the nodes of the first round, because otherwise the sum would start at 0,
+which metrics-server treats as missing. Usage of a node that left stays included. After a counter reset (a reboot) the sum
+continues from its last value.
 """
 
 from __future__ import annotations

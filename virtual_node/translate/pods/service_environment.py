@@ -132,7 +132,7 @@ def _defined(
     keys_of: Callable[[str, str], Collection[str]],
     budget: TranslationBudget,
 ) -> dict[Source, frozenset[str]]:
-    """Return by ``envFrom`` source the given names that it defines. The keys of one object are in memory at a time."""
+    """Return which of ``names`` each ``envFrom`` source defines. Keeps the keys of only one object in memory at a time."""
     prefixes: dict[tuple[str, str], dict[str, None]] = {}
     for container in containers:
         for kind, name, prefix in _env_from(container):
