@@ -59,7 +59,7 @@ class _Write:
 
     def is_shown(self) -> bool:
         found = [(cache, cache.store.get(self.key)) for cache in self.caches]
-        # A stub has no version (``cache.namespace_budget``), so that of its cache counts.
+        # A stub has no version (``store.NamespaceBudget``), so that of its cache counts.
         held = [
             one.resource_version or cache.resource_version
             for cache, one in found

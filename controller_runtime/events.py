@@ -45,7 +45,7 @@ from controller_runtime.errors import (
 )
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from controller_runtime.util import backoff
+from controller_runtime.util import rate_limiter
 from controller_runtime.util.buffers import FairBuffer, Recent
 from controller_runtime.util.rate_limiter import Pace
 
@@ -258,7 +258,7 @@ class EventRecorder:
                 refusals += not concerns_all
                 if refusals == _TRIES:
                     break
-                delay = backoff.exponential(attempts, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
+                delay = rate_limiter.exponential(attempts, base=_BACKOFF_BASE, maximum=_BACKOFF_MAXIMUM)
                 delay = max(delay * random.uniform(0.5, 1), getattr(error, "retry_after", None) or 0)  # noqa: S311 - jitter
                 attempts += 1
                 self._log.debug(

@@ -15,13 +15,14 @@ Three guarantees:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -29,7 +30,20 @@ import msgspec
 
 from controller_runtime.apimachinery import readable
 from controller_runtime.errors import ConfigError
-from controller_runtime.util.optional_library import unavailable
+
+
+@contextlib.contextmanager
+def unavailable(library: str) -> Iterator[None]:
+    """Make imports of a library fail during the block, unless it is imported already."""
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]  # Python then raises ModuleNotFoundError
+    try:
+        yield
+    finally:
+        del sys.modules[library]
+
 
 with unavailable("rich"):  # structlog needs it only for tracebacks with local variables, which are not logged
     import structlog

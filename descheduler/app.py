@@ -7,11 +7,11 @@ import socket
 
 from controller_runtime import leading, log, resources
 from controller_runtime.cache.informer import BoundedInformer, Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
+from controller_runtime.store import NamespaceBudget
 from descheduler.memory import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover

@@ -30,7 +30,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, NotFound
-from controller_runtime.util.backoff import exponential
+from controller_runtime.util.rate_limiter import exponential
 from descheduler.config import Limits
 
 

@@ -13,13 +13,12 @@ from typing import Any, Protocol
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.groups import NATIVE_FIELDS, group_of, is_group_key, native_group
-from controller_runtime import resources
+from controller_runtime import resources, store
 from controller_runtime.apimachinery.translation_budget import json_size
-from controller_runtime.cache import namespace_budget
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
+from controller_runtime.store import NamespaceBudget
 
 BY_NODE = "node"
 """Name of the index from a node's name to its pods."""
@@ -50,7 +49,7 @@ def stub(pod: Object) -> Object:
     if spec.get("containers"):
         small |= _resources_of(spec)
     phase = {"phase": status["phase"]} if "phase" in status else {}
-    return namespace_budget.stub(pod).with_fields(spec=small, status=phase)
+    return store.stub(pod).with_fields(spec=small, status=phase)
 
 
 def _resources_of(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from controller_runtime import leading, log
 from controller_runtime.client.client import Client
 from controller_runtime.events import EventRecorder
 from controller_runtime.process import version
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
 from controller_runtime.workqueue.queue import WorkQueue
 from swarm.compatibility import LegacySettings

@@ -13,10 +13,10 @@ from clusterset.model.names import SWARMS
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.leaderelection import Election
-from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.program import ClientSettings, Program
 from controller_runtime.process.settings import PROCESS, Port, Setting
+from controller_runtime.process.terminal import Parser
 from swarm import program
 from swarm.program import SwarmSettings
 from swarm.spec import read_list

@@ -32,7 +32,7 @@ from controller_runtime.tls import key_pairs
 from controller_runtime.tls.key_pairs import PrivateKey, alternative_name
 from controller_runtime.tls.pem import KeyPair
 from controller_runtime.tls.reloader import CertificateReloader
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from virtual_node.config.types import KubeletConfig
 from virtual_node.kubelet.auth import load_client_ca
 

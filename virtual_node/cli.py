@@ -16,7 +16,7 @@ from typing import Any
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal, version
-from controller_runtime.process.argparser import Parser, complain
+from controller_runtime.process.terminal import Parser, complain
 from virtual_node.config import program
 from virtual_node.workers import worker
 

@@ -18,9 +18,9 @@ from clusterset.config import Cluster
 from clusterset.model.names import LABEL_HOSTNAME
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
+from controller_runtime.store import is_stub
 from controller_runtime.util.event_loop import Slicer
 from controller_runtime.util.keyed import SharedAnswers
 from virtual_node import metrics

@@ -11,7 +11,7 @@ from clusterset.config import Cluster
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.errors import CacheFull, ConfigError
 from controller_runtime.process import lifecycle
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from virtual_node import metrics
 from virtual_node.cluster.kubelet_endpoints import KubeletEndpoints
 from virtual_node.cluster.lower_cluster import COMPONENT, TOO_LARGE_PAUSE, LowerCluster
@@ -70,7 +70,7 @@ class Supervisor:
     ) -> None:
         """Run one lower cluster and restart it when it fails; a failure never affects another cluster."""
         state, log = self._state, self._log.bind(cluster=cluster.name)
-        restarts = backoff.Restarts()
+        restarts = rate_limiter.Restarts()
         full_since: float | None = None
         while True:
             started = event_loop.now()

@@ -32,8 +32,7 @@ from controller_runtime.auth.credentials import (
 from controller_runtime.auth.kubeconfig_file import Context, Section
 from controller_runtime.auth.proxies import proxy_for, split_url, url_problem
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.client_tls import TlsMaterial
-from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.pem import KeyPair, TlsMaterial
 
 __all__ = ["ConnectionConfig", "Credentials", "load"]
 

@@ -3,7 +3,7 @@
 A ``Reflector`` reads from the server. The cache is updated before the handlers of a change are called.
 
 In a ``BoundedInformer`` the objects of one namespace use limited memory. Objects beyond the limit are stubs
-(``namespace_budget``). They are read again when there is room for them.
+(``store.NamespaceBudget``). They are read again when there is room for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from controller_runtime import consistency
-from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client, find_listed
 from controller_runtime.client.collection import ObjectSelection
@@ -26,7 +25,7 @@ from controller_runtime.consistency import as_number
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from controller_runtime.store import Indexer, Store
+from controller_runtime.store import Indexer, NamespaceBudget, Store, is_stub
 from controller_runtime.util.event_loop import Slicer
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from controller_runtime.errors import (
 )
 from controller_runtime.objects import Object, WatchEvent
 from controller_runtime.resources import Resource
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from controller_runtime.util.event_loop import Slicer
 
 _RESTARTS = Counter(
@@ -253,7 +253,9 @@ class Reflector:
 def _after_short(shorts: int) -> float:
     """Return the seconds to wait after this number of consecutive short watches; the first few need no pause."""
     return (
-        backoff.exponential(shorts - _FREE_SHORTS, base=0.1, maximum=10.0) if shorts >= _FREE_SHORTS else 0.0
+        rate_limiter.exponential(shorts - _FREE_SHORTS, base=0.1, maximum=10.0)
+        if shorts >= _FREE_SHORTS
+        else 0.0
     )
 
 
@@ -344,7 +346,7 @@ class _Ladder:
             self.failures = 0
         self.last = now
         self.failures += 1
-        return backoff.exponential(self.failures - 1, base=self.base, maximum=self.maximum)
+        return rate_limiter.exponential(self.failures - 1, base=self.base, maximum=self.maximum)
 
 
 def is_history_missing(error: Exception) -> bool:

@@ -15,18 +15,17 @@ import structlog
 
 from controller_runtime import consistency
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from controller_runtime.store import Indexer
+from controller_runtime.store import Indexer, NamespaceBudget
 from controller_runtime.util.event_loop import Slicer
 
 
 class SharedInformers:
     """The common caches of one server.
 
-    Objects of a namespace that exceeds its memory limit are stored as stubs (``namespace_budget``).
+    Objects of a namespace that exceeds its memory limit are stored as stubs (``NamespaceBudget``).
     """
 
     def __init__(self, client: Client, *, bytes_per_namespace: int = 0) -> None:

@@ -46,7 +46,7 @@ from controller_runtime.errors import (
     ResponseTooLarge,
     without_frames,
 )
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from controller_runtime.util.rate_limiter import TokenBucket
 
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -433,7 +433,7 @@ class Outage:
     def _arm(self) -> None:
         """Schedule the next release after the current interval, unless an earlier one is scheduled."""
         loop = asyncio.get_running_loop()
-        pause = backoff.exponential(max(0, self._tries - _AHEAD), base=_PACE, maximum=_SLOWEST)
+        pause = rate_limiter.exponential(max(0, self._tries - _AHEAD), base=_PACE, maximum=_SLOWEST)
         due = loop.time() + pause * (1 + random.random())  # noqa: S311 - jitter
         if self._timer is not None:
             if self._timer.when() <= due:

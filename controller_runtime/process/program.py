@@ -18,9 +18,9 @@ import msgspec
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal, version
-from controller_runtime.process.argparser import Parser, complain
 from controller_runtime.process.flags import ForeignFlags, Klog, address, take_klog
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
+from controller_runtime.process.terminal import Parser, complain
 
 _VERSION = (["version"], ["--version"], ["-version"])
 _YOUNG_OBJECTS = 20_000

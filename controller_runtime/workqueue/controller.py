@@ -12,9 +12,9 @@ import structlog
 
 from controller_runtime.consistency import OwnWrites
 from controller_runtime.errors import ApiError, ConfigError, RequestTooLarge
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.event_loop import Slicer
-from controller_runtime.workqueue.charging import charged
+from controller_runtime.util.rate_limiter import ExponentialBackoff
+from controller_runtime.workqueue.fairness import charged
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 K = TypeVar("K", bound=Hashable)

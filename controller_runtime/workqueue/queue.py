@@ -1,7 +1,7 @@
 """A work queue with client-go's guarantees (``util/workqueue``), for one event loop.
 
 - **Fair**: keys of one priority are returned in the order they were added. If keys belong to flows, the flow that
-  used the least time is next, and no flow holds all workers (``lanes``). A flow that uses more than its share of the
+  used the least time is next, and no flow holds all workers (``fairness``). A flow that uses more than its share of the
   event loop, in all queues of the loop together, waits.
 - **Stingy**: only one worker gets a key at a time. A key that is added a hundred times before a worker gets it
   is returned once.
@@ -23,9 +23,8 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from controller_runtime.util.backoff import ExponentialBackoff
-from controller_runtime.workqueue.charging import TimeBudget
-from controller_runtime.workqueue.lanes import Lanes
+from controller_runtime.util.rate_limiter import ExponentialBackoff
+from controller_runtime.workqueue.fairness import Lanes, TimeBudget
 
 K = TypeVar("K", bound=Hashable)
 

@@ -16,7 +16,7 @@ from controller_runtime import log, resources
 from controller_runtime.client.client import Client
 from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.view import pods
 from descheduler.view.cluster import ClusterView

@@ -26,7 +26,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object, from_dict
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving import departure as steps
 from descheduler.moving.departure import Departure, Plan, Step

@@ -27,9 +27,9 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.buffers import Recent
 from controller_runtime.util.keyed import KeyedLocks
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from descheduler import memory
 from descheduler.config import EvictionOptions
 from descheduler.memory import Memory, Verdict

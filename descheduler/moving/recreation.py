@@ -21,7 +21,7 @@ from controller_runtime.client.eviction import NO_DRY_RUN
 from controller_runtime.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving import record as records
 from descheduler.moving.record import NotRecordedError, Record, RecordStore, Step

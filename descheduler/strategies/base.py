@@ -19,7 +19,7 @@ from controller_runtime import log
 from controller_runtime.apimachinery import matching
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.config import Struct
 from descheduler.moving.move_reports import Move, Outcome

@@ -22,7 +22,7 @@ from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.moving.departure import Departure, share
 from descheduler.moving.move_reports import Move

@@ -20,11 +20,10 @@ from clusterset.model import names
 from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.pod import affinity_terms, pod_resources
 from clusterset.model.pod.conditions import is_finished
+from controller_runtime import store
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.cache import namespace_budget
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import Object
-from controller_runtime.store import Indexer
+from controller_runtime.store import Indexer, is_stub
 
 INDEX_NODE = "node"
 INDEX_DIVISION = "division"
@@ -94,7 +93,7 @@ def stub(pod: Object) -> Object:
     """Return a shrunk pod without what its user can write in any size: it uses room on its node, and is not moved."""
     spec, status = pod.spec or {}, pod.status or {}
     ready = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
-    return namespace_budget.stub(pod).with_fields(
+    return store.stub(pod).with_fields(
         spec={**pick(spec, ("nodeName", "priority")), "containers": pod_resources.summed(spec)},
         status={**pick(status, ("phase",)), "conditions": [pick(one, ("type", "status")) for one in ready]},
     )

@@ -17,10 +17,10 @@ from controller_runtime import resources
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.translation_budget import json_size
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget, stub
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from controller_runtime.store import NamespaceBudget, stub
 from controller_runtime.workqueue.queue import WorkQueue
 from swarm import planning
 from swarm.controller.delivery import (

@@ -14,11 +14,11 @@ from typing import Any
 from clusterset.model.names import SWARMS
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, NotFound
 from controller_runtime.objects import Object, ObjectMeta
 from controller_runtime.resources import Resource
+from controller_runtime.store import is_stub
 from swarm import handover, share
 from swarm.handover import Holder, Ledger
 from swarm.planning import DEPLOYMENT

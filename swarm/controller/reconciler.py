@@ -12,14 +12,14 @@ from typing import Any
 from clusterset.model.names import SWARMS
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client, find_object
 from controller_runtime.client.eviction import evict
 from controller_runtime.errors import ApiError, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object, ObjectMeta
-from controller_runtime.workqueue.charging import in_thread
+from controller_runtime.store import is_stub
 from controller_runtime.workqueue.controller import Result
+from controller_runtime.workqueue.fairness import in_thread
 from swarm import assignment, handover, planning, share, spec, status
 from swarm.assignment import RENDEZVOUS, Assignment, Job
 from swarm.controller.caches import SWARM_BYTES, Caches, WorkerPods

@@ -13,7 +13,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from controller_runtime.workqueue.charging import in_thread
+from controller_runtime.workqueue.fairness import in_thread
 from swarm.spec import MOST_JOBS, JobsFrom, JobSpec, read_list
 
 Found = tuple[list[JobSpec], list[tuple[str, str]]]

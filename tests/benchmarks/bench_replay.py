@@ -23,7 +23,7 @@ import structlog
 from clusterset.config import Cluster, NodeConfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
 from tests.benchmarks.canned_pods import CLUSTER_ID
 from tests.benchmarks.canned_server import canned

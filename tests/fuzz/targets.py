@@ -18,7 +18,7 @@ from controller_runtime import errors
 from controller_runtime.apimachinery import decoding, matching, quantity, timestamps
 from controller_runtime.auth import credentials, kubeconfig
 from controller_runtime.auth.credentials import Plugin
-from controller_runtime.client import collection, raw_http
+from controller_runtime.client import collection, dialing
 from controller_runtime.client import collection as wire
 from controller_runtime.objects import decode_object
 from controller_runtime.process import flags
@@ -80,9 +80,9 @@ def _avoidance(raw: bytes) -> None:
 
 
 def _response_head(raw: bytes) -> None:
-    head = raw_http.ResponseHead.parse(raw)
+    head = dialing.ResponseHead.parse(raw)
     assert 100 <= head.status <= 999
-    again = raw_http.ResponseHead.parse(head.encode().removesuffix(raw_http.END_OF_HEAD))
+    again = dialing.ResponseHead.parse(head.encode().removesuffix(dialing.END_OF_HEAD))
     assert again == head
 
 
@@ -95,7 +95,7 @@ def _log_options(raw: bytes) -> None:
 def _exec_options(raw: bytes) -> None:
     query = dial.parse_query(_text(raw))
     target = dial.target_path("/exec", dial.exec_query(query, container="main"))
-    assert raw_http.RequestHead("POST", target, ()).encode().count(b"\r\n") == 2
+    assert dialing.RequestHead("POST", target, ()).encode().count(b"\r\n") == 2
 
 
 def _port_forward(raw: bytes) -> None:

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import (
     add_boolean,
     add_duration,
@@ -19,6 +18,7 @@ from controller_runtime.process.flags import (
     duration,
     parse_duration,
 )
+from controller_runtime.process.terminal import Parser
 from controller_runtime.resources import Resource
 from virtual_node.commands.common import flags, output
 from virtual_node.config import program

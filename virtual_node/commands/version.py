@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from clusterset.model import names
 from controller_runtime.process import terminal, version
-from controller_runtime.process.argparser import Parser
+from controller_runtime.process.terminal import Parser
 from virtual_node.commands.common import output
 from virtual_node.config import program
 

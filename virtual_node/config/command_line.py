@@ -21,10 +21,10 @@ from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import Policy, PresetName
 from clusterset.model.policy.rules import DEFAULT_PRESET
 from controller_runtime.errors import ConfigError
-from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import duration, take_klog
 from controller_runtime.process.program import Program, ProgramSettings, load
 from controller_runtime.process.settings import UPPER, Setting, add_flags, attribute_docstrings, settings
+from controller_runtime.process.terminal import Parser
 from virtual_node.config import program
 from virtual_node.config.types import KUBELET, SHARDED, Config
 

@@ -16,7 +16,7 @@ from cryptography import x509
 from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.client import dialing, raw_http
+from controller_runtime.client import dialing
 from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry
 from virtual_node.examine.finding import UPPER
 
@@ -104,7 +104,7 @@ async def of_kubelet(node: Mapping[str, Any]) -> Expiry | None:
     if not host or not port:
         return None
     name = f"kubelet API of {node['metadata']['name']}"
-    return await _served(UPPER, name, ConnectionConfig(f"https://{raw_http.authority(host, int(port))}"))
+    return await _served(UPPER, name, ConnectionConfig(f"https://{dialing.authority(host, int(port))}"))
 
 
 async def _served(cluster: str, name: str, config: ConnectionConfig) -> Expiry | None:

@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import bind
 from controller_runtime.serving.server import HealthServer
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from virtual_node.config.types import Config
 from virtual_node.sharding import local_host
 from virtual_node.workers.worker import LOOPBACK, Worker
@@ -231,7 +231,7 @@ class _Process:
         Raises:
             ConfigError: it ended at its first start with an error that only the user can correct.
         """
-        restarts, is_first = backoff.Restarts(), True
+        restarts, is_first = rate_limiter.Restarts(), True
         while True:
             started = event_loop.now()
             try:

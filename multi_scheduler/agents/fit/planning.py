@@ -15,7 +15,7 @@ from clusterset.model import cluster_selector, names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.groups import MOST_MEMBERS, Group
 from controller_runtime.objects import Object
-from controller_runtime.workqueue.charging import TimeBudget
+from controller_runtime.workqueue.fairness import TimeBudget
 from multi_scheduler.agents.fit.standing import Standing
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.scoring import Strategy, score

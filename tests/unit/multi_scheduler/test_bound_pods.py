@@ -12,9 +12,9 @@ import pytest
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
+from controller_runtime.store import is_stub
 from multi_scheduler.bound_pods import BOUND, bound_pods, caught_up, shrink, stub
 from tests import objects
 from tests.background import working

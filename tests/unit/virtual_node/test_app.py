@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from clusterset.config import Cluster
 from controller_runtime.errors import ConfigError
-from controller_runtime.util import backoff
+from controller_runtime.util import rate_limiter
 from tests.background import working
 from tests.kubeconfigs import write_token
 from virtual_node import supervision
@@ -134,7 +134,7 @@ async def test_a_replica_that_leads_again_releases_ports_at_once():
 async def test_a_cluster_is_restarted_after_any_number_of_failures(monkeypatch: pytest.MonkeyPatch):
     """A kubeconfig may be invalid for a week."""
     monkeypatch.setattr(_Cluster, "fails", True)
-    monkeypatch.setattr(backoff.Restarts, "MAXIMUM", 1.0)
+    monkeypatch.setattr(rate_limiter.Restarts, "MAXIMUM", 1.0)
     app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]))
     with capture_logs():
         async with _working(app, _Endpoints()):

@@ -11,9 +11,8 @@ from unittest import mock
 import msgspec
 import pytest
 
-from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import from_dict
-from controller_runtime.store import Store
+from controller_runtime.store import Store, stub
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
 from virtual_node import metrics, node_summary, process_health
 from virtual_node.config.types import Config

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.apimachinery import readable
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import boolean
+from controller_runtime.process.terminal import Parser
 from virtual_node.config import program
 
 ParserOf = Callable[[str], argparse.ArgumentParser | None]

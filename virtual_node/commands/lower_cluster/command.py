@@ -17,8 +17,8 @@ import yaml
 
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import Parser
 from controller_runtime.process.flags import add_flag, add_switch, duration
+from controller_runtime.process.terminal import Parser
 from virtual_node.commands.common import connect
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave

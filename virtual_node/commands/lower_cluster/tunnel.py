@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller_runtime import resources
-from controller_runtime.client import dialing, raw_http
+from controller_runtime.client import dialing
 from controller_runtime.client.client import Client, find
-from controller_runtime.client.raw_http import RequestHead
+from controller_runtime.client.dialing import RequestHead
 from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.tls.key_pairs import covers, share_left
 from controller_runtime.util import event_loop
@@ -226,7 +226,7 @@ async def _exec(upper: Client, namespace: str, pod: str) -> None:
     config = upper.config
     path = resources.PODS.path(namespace=namespace, name=pod, subresource="exec")
     headers = (
-        ("Host", raw_http.authority(config.host, config.port)),
+        ("Host", dialing.authority(config.host, config.port)),
         *(await config.headers()).items(),
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),
@@ -236,7 +236,7 @@ async def _exec(upper: Client, namespace: str, pod: str) -> None:
     )
     target = f"{config.path_prefix.rstrip('/')}{path}?command=/pause&command=-v&stdout=true"
     connection = await dialing.connect(config)
-    head, rest = await raw_http.ask_head(connection.transport, RequestHead("GET", target, headers).encode())
+    head, rest = await dialing.ask_head(connection.transport, RequestHead("GET", target, headers).encode())
     connection.transport.abort()
     if head.status != 101:
         raise ValueError(

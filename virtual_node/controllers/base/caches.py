@@ -14,8 +14,8 @@ from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.objects import Object, ObjectMeta
+from controller_runtime.store import NamespaceBudget
 from virtual_node.controllers.base.context import (
     INDEX_CLAIM,
     INDEX_LOWER_KEY,

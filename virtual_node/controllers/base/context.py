@@ -22,7 +22,7 @@ from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from controller_runtime.workqueue.queue import WorkQueue
 from virtual_node import metrics

@@ -26,10 +26,10 @@ from clusterset.model import names
 from controller_runtime.apimachinery.keyed_hash import KEY_BYTES
 from controller_runtime.auth.secret_key import SecretKey
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import find_listed
 from controller_runtime.errors import ApiError, ConfigError, NotFound, is_retryable
 from controller_runtime.objects import Object
+from controller_runtime.store import is_stub
 from controller_runtime.util.rate_limiter import Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics

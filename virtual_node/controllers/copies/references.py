@@ -26,10 +26,10 @@ from clusterset.model.pod.resource_claims import as_admitted
 from controller_runtime import resources
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import find
 from controller_runtime.errors import Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object
+from controller_runtime.store import is_stub
 from controller_runtime.workqueue.controller import Controller, Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext

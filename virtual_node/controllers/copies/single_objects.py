@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import NamespaceBudget
 from controller_runtime.client.client import Client, find_object
 from controller_runtime.errors import ApiError, Unavailable
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from controller_runtime.store import NamespaceBudget
 from virtual_node.config.types import LimitsConfig
 from virtual_node.translate.kinds import REFERENCED
 

@@ -23,7 +23,7 @@ from controller_runtime.client.client import Client, find_listed
 from controller_runtime.errors import ApiError, ConfigError, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
-from controller_runtime.tls.client_tls import TlsMaterial
+from controller_runtime.tls.pem import TlsMaterial
 from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches

@@ -30,7 +30,7 @@ from controller_runtime.errors import (
     is_retryable,
 )
 from controller_runtime.objects import Object
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext
@@ -181,7 +181,7 @@ class Losses:
         known = self._owners.get(owner)
         if known is None or not known.again:
             return 0.0
-        return backoff.exponential(known.again - 1, base=_FIRST, maximum=_LONGEST)
+        return rate_limiter.exponential(known.again - 1, base=_FIRST, maximum=_LONGEST)
 
     def by(self, owner: str) -> str:
         """Return the lower controller that had adopted the last lost pod of an owner; empty: none, or unknown."""

@@ -16,8 +16,8 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import Object, ObjectMeta
+from controller_runtime.store import is_stub
 from virtual_node.controllers.pods.record import LowerState
 from virtual_node.translate.base.ownership import mirrored_as
 from virtual_node.translate.pods.synthetic_status import DISRUPTION_TARGET, Disruption, rejection

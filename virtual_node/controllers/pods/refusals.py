@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from controller_runtime.util import backoff, event_loop
+from controller_runtime.util import event_loop, rate_limiter
 from controller_runtime.util.rate_limiter import Pacer
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import SHORTEST_PAUSE
@@ -103,7 +103,7 @@ class Refusals:
         if namespace not in self._namespaces:
             self._namespaces = {name: one for name, one in self._namespaces.items() if not one.is_idle(now)}
         pacer = self._namespaces.setdefault(namespace, Pacer(_PER_SECOND, _BURST))
-        own = now + backoff.exponential(creation.refusals, base=_BASE, maximum=_LONGEST_BACKOFF)
+        own = now + rate_limiter.exponential(creation.refusals, base=_BASE, maximum=_LONGEST_BACKOFF)
         creation.refusals += 1
         creation.retry_at = max(own, pacer.take(now), self._all.take(now))
         return Result(requeue_after=creation.retry_at - now)

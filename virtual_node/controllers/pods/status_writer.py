@@ -12,10 +12,10 @@ import msgspec
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import Invalid, NotFound
 from controller_runtime.objects import Object
+from controller_runtime.store import is_stub
 from controller_runtime.util import event_loop
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics

@@ -14,9 +14,8 @@ from controller_runtime.client.client import find_object
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
-from controller_runtime.util.backoff import ExponentialBackoff
 from controller_runtime.util.event_loop import Slicer
-from controller_runtime.util.rate_limiter import Pace
+from controller_runtime.util.rate_limiter import ExponentialBackoff, Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext, requeue_on_change
 from virtual_node.controllers.base.preconditions import create_new, delete_only, is_virtual_node, patch_only

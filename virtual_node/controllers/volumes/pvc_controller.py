@@ -27,13 +27,12 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.store import is_stub
 from controller_runtime.util.keyed import KeyedLocks
-from controller_runtime.util.rate_limiter import Pace
+from controller_runtime.util.rate_limiter import ExponentialBackoff, Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
 from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of

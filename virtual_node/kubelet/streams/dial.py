@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, urlencode
 from multidict import MultiDict, MultiMapping
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.client import dialing, raw_http
-from controller_runtime.client.raw_http import Headers, RequestHead, ResponseHead
+from controller_runtime.client import dialing
+from controller_runtime.client.dialing import Headers, RequestHead, ResponseHead
 from controller_runtime.serving.raw_connection import Connection
 from virtual_node.kubelet.auth import BEARER_PROTOCOL, websocket_protocols
 from virtual_node.kubelet.base import Refusal, quoted
@@ -75,12 +75,12 @@ async def dial(
     head = RequestHead(
         request.method,
         config.path_prefix.rstrip("/") + request.target,
-        (("Host", raw_http.authority(config.host, config.port)), *credentials.items(), *request.headers),
+        (("Host", dialing.authority(config.host, config.port)), *credentials.items(), *request.headers),
     ).encode()
     try:
         async with asyncio.timeout(answer_timeout):
             connection = await dialing.connect(config)
-            answered, rest = await raw_http.ask_head(connection.transport, head)
+            answered, rest = await dialing.ask_head(connection.transport, head)
             return Answer(connection, answered, rest)
     except TimeoutError:
         raise DialError(f"no answer within {answer_timeout:g} s") from None

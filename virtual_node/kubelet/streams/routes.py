@@ -17,8 +17,8 @@ from aiohttp import web
 from yarl import URL
 
 from controller_runtime.apimachinery.decoding import decode
-from controller_runtime.client.connector import Connector
-from controller_runtime.client.raw_http import RequestHead, ResponseHead
+from controller_runtime.client.connection_pool import Connector
+from controller_runtime.client.dialing import RequestHead, ResponseHead
 from controller_runtime.client.requests import connect_failure
 from controller_runtime.errors import ApiError, ConfigError, Unauthorized, error_from_response
 from controller_runtime.log import get_logger

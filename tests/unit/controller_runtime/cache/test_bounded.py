@@ -9,10 +9,10 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey
-from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
 from controller_runtime.client.collection import ObjectList
 from controller_runtime.errors import Unavailable
 from controller_runtime.objects import WatchEvent, from_dict
+from controller_runtime.store import NamespaceBudget, is_stub
 from tests.background import working
 from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer
 from tests.unit.controller_runtime.cache.test_memory import large

@@ -9,10 +9,10 @@ import pytest
 
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.collection import ObjectList
 from controller_runtime.objects import Object, WatchEvent
+from controller_runtime.store import is_stub
 from tests.background import working
 from tests.unit.controller_runtime.cache.conftest import Recorder, ScriptedServer, pod
 from tests.unit.controller_runtime.cache.test_memory import large

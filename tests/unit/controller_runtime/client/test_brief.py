@@ -27,8 +27,8 @@ from controller_runtime.errors import (
     Unauthorized,
     Unavailable,
 )
-from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import TlsMaterial
 from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import (
     CA,

@@ -18,9 +18,8 @@ from controller_runtime.errors import (
     ConnectionFailed,
     NotConnected,
 )
-from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
-from controller_runtime.tls.pem import KeyPair
+from controller_runtime.tls.pem import KeyPair, TlsMaterial
 from tests.serving import client_context
 from tests.unit.controller_runtime.loopback import (
     CA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller_runtime.workqueue.charging import TimeBudget
+from controller_runtime.workqueue.fairness import TimeBudget
 
 
 class Clock:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from controller_runtime.workqueue.charging import charged, in_thread
 from controller_runtime.workqueue.controller import Controller
+from controller_runtime.workqueue.fairness import charged, in_thread
 
 
 def busy(seconds: float) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from controller_runtime.util.backoff import ExponentialBackoff
+from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.queue import WorkQueue
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.workqueue.lanes import Lanes
+from controller_runtime.workqueue.fairness import Lanes
 from controller_runtime.workqueue.queue import QueueShutDown, WorkQueue
 
 pytestmark = pytest.mark.looptime

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
+from controller_runtime.store import is_stub
 from swarm.controller import caches
 from swarm.controller.delivery import (
     INDEX_SWARM,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from controller_runtime.process import version
-from controller_runtime.process.argparser import Parser
+from controller_runtime.process.terminal import Parser
 from virtual_node import cli
 from virtual_node.config import program
 

@@ -12,7 +12,7 @@ import pytest
 import virtual_node
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process import terminal
-from controller_runtime.process.argparser import complain
+from controller_runtime.process.terminal import complain
 from virtual_node.commands.cleanup.command import print_change
 from virtual_node.commands.common import output
 from virtual_node.commands.lower_cluster.applied import say

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.util import backoff
+from controller_runtime.util import rate_limiter
 from tests.background import working
 from virtual_node.config.types import Config
 from virtual_node.workers import parent
@@ -19,7 +19,7 @@ from virtual_node.workers.parent import Parent
 
 
 def _parent(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> Parent:
-    monkeypatch.setattr(backoff.Restarts, "BASE", 0.01)
+    monkeypatch.setattr(rate_limiter.Restarts, "BASE", 0.01)
     made = Parent(Config(workers=len(scripts)), [])
     for worker, script in zip(made._workers, scripts, strict=True):
         worker._command = ["/bin/sh", "-c", script]

@@ -12,8 +12,8 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.credentials import ExecCredentials, Plugin
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import make_ca, sign
+from controller_runtime.tls.pem import TlsMaterial
 from tests.unit.controller_runtime.auth.exec_credentials.conftest import V1, Make, Program, bearer
 
 

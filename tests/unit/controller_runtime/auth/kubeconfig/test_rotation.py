@@ -11,8 +11,8 @@ import pytest
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConfigError
-from controller_runtime.tls.client_tls import TlsMaterial
 from controller_runtime.tls.key_pairs import sign
+from controller_runtime.tls.pem import TlsMaterial
 from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, peer_name
 

@@ -14,7 +14,7 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.credentials import StaticCredentials
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.tls.client_tls import TlsMaterial
+from controller_runtime.tls.pem import TlsMaterial
 from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.auth.kubeconfig.conftest import CA, PAIR, b64, peer_name
 from tests.unit.controller_runtime.loopback import answers, reply, serve

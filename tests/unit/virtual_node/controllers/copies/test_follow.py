@@ -10,8 +10,8 @@ import pytest
 
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.overrides import MetadataPatch, Override, OverrideSet, PodPatch
-from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
+from controller_runtime.store import stub
 from tests.fakes.apiserver.client import refusing
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller_runtime.cache.namespace_budget import NamespaceBudget, is_stub
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.store import NamespaceBudget, is_stub
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.copies.single_objects import ObjectKey

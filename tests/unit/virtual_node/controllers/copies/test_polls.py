@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.cache.namespace_budget import NamespaceBudget
+from controller_runtime.store import NamespaceBudget
 from virtual_node.controllers.copies.single_objects import (
     ObjectKey,
     ObjectPolls,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.cache.namespace_budget import stub
 from controller_runtime.objects import Object, from_dict
+from controller_runtime.store import stub
 from virtual_node.controllers.pods.decision import (
     PATIENCE,
     Decision,

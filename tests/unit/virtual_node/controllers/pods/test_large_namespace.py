@@ -9,8 +9,8 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.cache.namespace_budget import is_stub
 from controller_runtime.objects import from_dict
+from controller_runtime.store import is_stub
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, pod, running
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.base.caches import pod_stub

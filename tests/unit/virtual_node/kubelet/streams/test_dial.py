@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.client.raw_http import RequestHead
+from controller_runtime.client.dialing import RequestHead
 from tests.proxies import proxy
 from tests.unit.virtual_node.kubelet.conftest import Pki
 from tests.unit.virtual_node.kubelet.lower import Exchange, LowerServer, Token, rest_of

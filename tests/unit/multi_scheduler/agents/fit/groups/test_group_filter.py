@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import from_dict
-from controller_runtime.workqueue.charging import TimeBudget
+from controller_runtime.workqueue.fairness import TimeBudget
 from multi_scheduler.agents.fit.planning import MOST_SECONDS, SHARE
 from multi_scheduler.extender.protocol import Victims
 from tests.thorough import seeds

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_runtime.client.raw_http import RequestHead, ResponseHead
+from controller_runtime.client.dialing import RequestHead, ResponseHead
 
 
 def test_a_request_head_keeps_order_and_repeated_names() -> None:
