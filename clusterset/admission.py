@@ -10,15 +10,15 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
-from clusterset.config import Cluster
+from clusterset.config import PV_CONTROLLERS, Cluster
 from clusterset.model import cluster_selector, names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED, NamespaceMap
 from clusterset.model.overrides import OverrideSet, applied
 from clusterset.model.pod import resource_claims
 from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.pod.eligibility import PV_CONTROLLERS, not_mirrored
 from clusterset.model.pod.lower_spec import depends_on_cluster, lower_spec
+from clusterset.model.pod.spec_fields import not_mirrored
 from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.rules import Effective, PolicySet

@@ -20,7 +20,6 @@ from clusterset.model.autoscaling import Autoscaling, Taint
 from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.operators import OperatorName
 from clusterset.model.overrides import Override
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
 from clusterset.model.policy.copied_keys import KeyPatterns
@@ -31,6 +30,10 @@ from controller_runtime.process.settings import Port, Positive, Setting
 from controller_runtime.resources import CLUSTER_PROFILES
 from controller_runtime.rights import Right
 
+PV_CONTROLLERS = "PVControllers"
+SERVICE_CONTROLLERS = "ServiceControllers"
+KNOWN_CONTROLLERS = (PV_CONTROLLERS, SERVICE_CONTROLLERS)
+"""The values of ``enableControllers``."""
 Kind = Literal["None", "MetricsAPI", "Summary", "Resource", "Prometheus", "Annotations"]
 _SERVICE = re.compile(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+(:[a-z0-9-]+)?", re.ASCII)
 _RATE = 'sum by (node) (rate({metric}{{id="/"}}[1m]))'

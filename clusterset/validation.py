@@ -19,6 +19,8 @@ from clusterset.config import (
     API_VERSION,
     FORMER_KINDS,
     KIND,
+    KNOWN_CONTROLLERS,
+    SERVICE_CONTROLLERS,
     Cluster,
     ClusterSet,
     NodeConfig,
@@ -30,7 +32,6 @@ from clusterset.model import autoscaling, names, namespace_map
 from clusterset.model.autoscaling import TAINT_EFFECTS
 from clusterset.model.namespace_map import DNS_LABEL, NamespaceConfig
 from clusterset.model.overrides import ContainerPatch, ImageRewrite, Override, Toleration
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS, SERVICE_CONTROLLERS
 from clusterset.model.policy.config import Policy, Rules
 from clusterset.model.policy.rules import ALL, PROC_MOUNTS, PROFILE_TYPES, field_of, repository_name
 from clusterset.model.policy.rules import problems as volume_problems

@@ -1,1 +1,1 @@
-"""The domain of the product: names, policy, overrides, eligibility, moves of pods. Pure functions over plain data, no IO."""
+"""The domain of the product: names, policy, overrides, fields of pods, moves of pods. Pure functions over plain data, no IO."""

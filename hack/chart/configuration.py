@@ -9,9 +9,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from clusterset.config import UsageConfig
+from clusterset.config import KNOWN_CONTROLLERS, UsageConfig
 from clusterset.model.autoscaling import TAINT_EFFECTS
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.profiles import Provider
 from controller_runtime.apimachinery.decoding import former_name
 from controller_runtime.apimachinery.matching import LABEL_OPERATORS, LabelSelector

@@ -14,9 +14,8 @@ from typing import Any
 
 import structlog
 
-from clusterset.config import Cluster
+from clusterset.config import PV_CONTROLLERS, Cluster
 from clusterset.following import connection
-from clusterset.model.pod.eligibility import PV_CONTROLLERS
 from controller_runtime.auth import kubeconfig
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers

@@ -13,11 +13,10 @@ from typing import Annotated
 
 import msgspec
 
-from clusterset.config import LOWER, NODE, PODS, CapacityPolicy, Cluster
+from clusterset.config import KNOWN_CONTROLLERS, LOWER, NODE, PODS, CapacityPolicy, Cluster
 from clusterset.model import names
 from clusterset.model.autoscaling import TAINT_EFFECTS, Taint
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import Policy, PresetName
 from clusterset.model.policy.rules import DEFAULT_PRESET
 from controller_runtime.errors import ConfigError

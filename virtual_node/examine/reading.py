@@ -12,9 +12,8 @@ from itertools import chain
 from typing import Any, Unpack
 
 from clusterset.admission import ClusterRules
-from clusterset.config import Cluster
+from clusterset.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, Cluster
 from clusterset.model import names
-from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from controller_runtime import resources
 from controller_runtime.client.client import Client, encode, weaknesses
 from controller_runtime.client.collection import ListOptions

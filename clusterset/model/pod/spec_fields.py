@@ -1,6 +1,6 @@
 """What happens to each field of a pod's spec on its way to a lower cluster, and which fields must arrive there.
 
-``lower_spec``, ``eligibility`` and ``virtual_node/translate`` follow these tables.
+``lower_spec``, ``not_mirrored`` and ``virtual_node/translate`` follow these tables.
 ``tests/unit/virtual_node/translate/pods/test_spec_fields.py`` checks each field of the Kubernetes releases in
 ``tests/pod_fields.txt`` against them, so a field of a new release needs a decision here.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 
 class Verdict(enum.Enum):
@@ -175,3 +176,29 @@ def verdict(path: str) -> Verdict:
 def consequence(path: str) -> str:
     """Return what would be different if a lower pod lacked a field; empty: the pod may run without it."""
     return MUST_ARRIVE.get(path) or MUST_ARRIVE.get(f"{path.rpartition('.')[0]}.*") or ""
+
+
+def not_mirrored(pod: Mapping[str, Any]) -> str:
+    """Return why a pod is refused because it names an object that the lower cluster does not get; empty: it is not.
+
+    A name in a pod's spec refers to an object of the upper cluster. If it were copied unchanged, it would
+    refer to a different object in the lower cluster. Therefore each reference is copied with its object
+    (``dependencies``, ``volumes``), dropped with its field (``lower_spec``) or refused here.
+    ``tests/unit/virtual_node/translate/pods/test_references.py`` lists the treatment of each field.
+    """
+    for volume in pod["spec"].get("volumes") or ():
+        where = f"spec.volumes[{volume['name']}]"
+        fields = [(f"{where}.{field}", f"volumes.{field}") for field in volume]
+        fields += [
+            (f"{where}.projected.sources[{field}]", f"volumes.projected.sources.{field}")
+            for source in (volume.get("projected") or {}).get("sources") or ()
+            for field in source
+        ]
+        for field, path in fields:
+            if path in REFUSED:
+                kind, advice = REFUSED[path]
+                return (
+                    f"Pods with {field} are not mirrored to lower clusters: {kind} stay in the upper cluster; {advice}, "
+                    "or keep this pod off virtual nodes"
+                )
+    return ""

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterset.admission import Admitted, ClusterRules
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import Policy
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer

@@ -12,10 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterset.admission import Admitted, ClusterRules, LastVerdict, Refusal
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import AnnotationRules, Policy
 from clusterset.model.policy.decision import violations
 from controller_runtime.objects import from_dict

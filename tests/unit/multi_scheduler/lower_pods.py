@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model import cluster_selector, names
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.objects import Object, from_dict
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.fit.agent import FitAgent, FitSettings

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 from clusterset.admission import ClusterRules, on_allowed_nodes
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model import names
 from clusterset.model.overrides import Override, OverrideSet
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery.translation_budget import TranslationBudget

@@ -6,8 +6,7 @@ import json
 import random
 from typing import Any
 
-from clusterset.config import API_VERSION, KIND
-from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
+from clusterset.config import API_VERSION, KIND, SERVICE_CONTROLLERS
 
 Document = dict[str, Any]
 CLUSTERS = ("one", "two")

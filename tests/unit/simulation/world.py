@@ -7,9 +7,8 @@ import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 
-from clusterset.config import Cluster, NodeConfig
+from clusterset.config import SERVICE_CONTROLLERS, Cluster, NodeConfig
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
 from controller_runtime.errors import ApiError
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Commit

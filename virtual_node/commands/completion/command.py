@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.apimachinery import readable
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import boolean
@@ -29,9 +28,8 @@ from virtual_node.config import program
 ParserOf = Callable[[str], argparse.ArgumentParser | None]
 """Maps a command to the parser of its flags; None: it takes no flags."""
 _FILE_METAVARS = frozenset({"FILE", "PATH", "DIR"})
+_CONTROLLERS = "CONTROLLERS"
 _LEVEL = "LEVEL"
-_LISTS: Mapping[str, Sequence[str]] = {"CONTROLLERS": KNOWN_CONTROLLERS}
-"""Values by metavar, of which several may be given, separated by commas."""
 
 
 class Names(enum.Enum):
@@ -183,9 +181,11 @@ class _Line:
             return Completion(question=Question(names, prefix, action.dest, self._given))
         if action.type is boolean:
             return _matching(prefix, (Candidate("true"), Candidate("false")))
-        if metavar in _LISTS:
+        if metavar == _CONTROLLERS:  # several, separated by commas
+            from clusterset.config import KNOWN_CONTROLLERS  # noqa: PLC0415 - only the daemon has this flag
+
             before, comma, _ = prefix.rpartition(",")
-            rest = (word for word in _LISTS[metavar] if word not in before.split(","))
+            rest = (word for word in KNOWN_CONTROLLERS if word not in before.split(","))
             return _matching(prefix, (Candidate(before + comma + word) for word in rest))
         if metavar == _LEVEL:
             from controller_runtime import log  # noqa: PLC0415 - structlog takes longer than all else

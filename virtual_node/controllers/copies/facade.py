@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clusterset.model.pod.eligibility import SERVICE_CONTROLLERS
+from clusterset.config import SERVICE_CONTROLLERS
 from controller_runtime.objects import Object
 from virtual_node.controllers.base.caches import INDEX_NAMESPACE, ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from clusterset.admission import Admitted, ClusterRules
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model.overrides import Override
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.policy.config import ImageRules, Policy
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.apimachinery.translation_budget import TranslationBudget

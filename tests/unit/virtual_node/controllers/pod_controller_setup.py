@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import structlog
 
+from clusterset.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, NodeConfig, VolumeConfig
 from clusterset.config import Cluster as LowerCluster
-from clusterset.config import NodeConfig, VolumeConfig
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.eligibility import PV_CONTROLLERS, SERVICE_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
 from controller_runtime.workqueue.queue import WorkQueue

@@ -12,9 +12,9 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from clusterset.config import KNOWN_CONTROLLERS
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterset.model.pod import eligibility
+from clusterset.model.pod import spec_fields
 from clusterset.model.pod.conditions import claim_names
 from tests.pod_schema import placed, pod_fields
 from tests.unit.virtual_node.translate.pods.pods import OPTIONS, upper_pod
@@ -162,12 +162,12 @@ def test_a_name_of_the_upper_cluster_is_not_copied(path):
 @pytest.mark.parametrize("path", [path for path, what in TREATMENT.items() if what == REFUSED])
 def test_an_unsupported_reference_refuses_the_pod(path):
     """Copied or dropped, it would change the pod."""
-    assert eligibility.not_mirrored(naming(path))
+    assert spec_fields.not_mirrored(naming(path))
 
 
 def test_an_ordinary_pod_has_no_unsupported_reference():
     """The API server's own token volume included."""
-    assert eligibility.not_mirrored(upper_pod()) == ""
+    assert spec_fields.not_mirrored(upper_pod()) == ""
 
 
 @pytest.mark.parametrize(

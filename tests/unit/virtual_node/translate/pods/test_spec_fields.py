@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from clusterset.admission import Admitted, ClusterRules, Refusal
-from clusterset.config import Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model.pod import spec_fields
-from clusterset.model.pod.eligibility import KNOWN_CONTROLLERS
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.pod.spec_fields import Verdict
 from clusterset.model.policy.config import Policy
