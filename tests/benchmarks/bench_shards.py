@@ -1,0 +1,135 @@
+"""Many lower clusters divided over sharded replicas: growth of the throughput, a killed replica, requests when idle.
+
+The API servers are in memory and in this process, and a replica is taken to have a core of its own: it handles its pods in
+the CPU time that it uses for them. So the throughput is the number of pods divided by the largest CPU time of a replica, and
+neither the machine's number of cores nor the API servers limit it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.memory_installation import NAMESPACE, Installation, installation, pod
+from tests.benchmarks.tables import condition, target
+from tests.benchmarks.usage import usage
+
+CLUSTERS, PODS, REPLICAS, IDLE = 200, 50_000, 4, 60.0
+"""Lower clusters; pods; replicas that are compared with a single one; seconds in which requests are counted."""
+LEASE, RETRY = 15.0, 2.0
+"""Seconds of ``leaderElection.leaseDuration`` and ``retryPeriod``."""
+GROWTH, REQUESTS = 3.5, 2.0
+"""Targets: throughput with all replicas to that with one; upper requests per second and cluster when idle."""
+_PREFIX = "virtual-node-cluster-"
+_QUIET = 10.0
+"""Seconds after the last pod in which CPU time still counts."""
+
+
+async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
+    """Return the figures of one replica and of several, and the targets."""
+    clusters, pods, seconds = (8, 400, 5.0) if quick else (CLUSTERS, PODS, IDLE)
+    alone = await _run(clusters, pods, replicas=1, idle=seconds)
+    several = await _run(clusters, pods, replicas=REPLICAS, idle=seconds)
+    growth = several["podsPerSecond"] / alone["podsPerSecond"]
+    targets = [
+        condition(
+            f"throughput of {REPLICAS} replicas to that of one",
+            f"≥ {GROWTH:g}",
+            f"{growth:.2f}",
+            is_met=growth >= GROWTH,
+        ),
+        target("clusters of a killed replica are taken", several["takenSeconds"], LEASE + RETRY, "s"),
+        target("upper requests per second and cluster, idle", several["idleRequests"], REQUESTS, ""),
+    ]
+    return {
+        "clusters": clusters,
+        "pods": pods,
+        "runs": [alone, several],
+        "growth": growth,
+        "targets": targets,
+    }
+
+
+async def _run(clusters: int, pods: int, *, replicas: int, idle: float) -> dict[str, Any]:
+    """Return the figures of so many replicas."""
+    async with installation(clusters=clusters) as at, contextlib.AsyncExitStack() as stack:
+        processes = []
+        for _ in range(replicas):
+            election = {"enabled": True, "mode": "Sharded", "leaseDuration": LEASE, "retryPeriod": RETRY}
+            settings = at.settings(leaderElection=election)
+            processes.append(await stack.enter_async_context(at.daemon(Path.cwd(), settings)))
+        await at.until(lambda: len(_holders(at)) == clusters and len(set(_holders(at).values())) == replicas)
+        await at.ready()
+        await _settled(at)
+        before = [usage(process.pid).cpu for process in processes]
+        begun = time.perf_counter()
+        for number in range(pods):
+            at.upper.storage.create("pods", pod(number, node=f"vn-{number % clusters}"), namespace=NAMESPACE)
+            if not number % 100:
+                await asyncio.sleep(0)
+        await at.until(lambda: len(at.running) == pods)
+        wall = time.perf_counter() - begun
+        await asyncio.sleep(_QUIET)
+        after = [usage(process.pid) for process in processes]
+        cpu = [found.cpu - earlier for found, earlier in zip(after, before, strict=True)]
+        figures = {
+            "replicas": replicas,
+            "cpuSeconds": cpu,
+            "podsPerSecond": pods / max(cpu),
+            "wallSeconds": wall,
+            "mib": [found.rss_mib for found in after],
+            "idleRequests": await _idle_requests(at, idle) / clusters,
+            "takenSeconds": await _killed(at, processes) if replicas > 1 else None,
+        }
+        print(json.dumps(figures), flush=True)
+        return figures
+
+
+def _holders(at: Installation) -> dict[str, str]:
+    """Return the holder of each cluster's Lease, by the name of the Lease."""
+    leases = at.upper.storage.objects["leases"].values()
+    held = {lease["metadata"]["name"]: lease["spec"].get("holderIdentity") or "" for lease in leases}
+    return {name: holder for name, holder in held.items() if name.startswith(_PREFIX) and holder}
+
+
+async def _settled(at: Installation) -> None:
+    """Wait until no cluster has changed its replica for some seconds."""
+    before: dict[str, str] = {}
+    while before != (before := _holders(at)):
+        await asyncio.sleep(_QUIET)
+
+
+async def _idle_requests(at: Installation, seconds: float) -> float:
+    """Return the requests per second to the upper API server."""
+    before, begun = sum(at.upper.requests.values()), time.perf_counter()
+    await asyncio.sleep(seconds)
+    return (sum(at.upper.requests.values()) - before) / (time.perf_counter() - begun)
+
+
+async def _killed(at: Installation, processes: Sequence[Process]) -> float:
+    """Kill a replica; return the seconds until the other replicas hold all clusters."""
+    processes[0].kill()
+    await processes[0].wait()
+    begun = time.perf_counter()
+    await at.until(lambda: len(set(_holders(at).values())) == len(processes) - 1)
+    return time.perf_counter() - begun
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few clusters and pods, to see that it works")
+    options = parser.parse_args(arguments)
+    print(json.dumps(asyncio.run(measure(quick=options.quick, seed=0)), indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
