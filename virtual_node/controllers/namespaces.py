@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from clusterset.model import namespace_map
@@ -25,6 +26,7 @@ from controller_runtime.client.collection import METADATA_ONLY, SIZE, ListPages
 from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, ResponseTooLarge
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
+from controller_runtime.util.keyed import SharedAnswers
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
@@ -59,6 +61,11 @@ class Namespaces:
     _uids: dict[str, tuple[str, float]] = field(default_factory=dict)
     """By lower namespace: its uid, and the loop time at which it was read."""
     _logged: dict[str, str] = field(default_factory=dict)
+    _ensuring: SharedAnswers[tuple[str, bool], Problem | None] = field(
+        default_factory=lambda: SharedAnswers(fresh=0)
+    )
+    """All pods of a burst ask at the same time."""
+    _reading: SharedAnswers[str, str] = field(default_factory=lambda: SharedAnswers(fresh=0))
 
     def __post_init__(self) -> None:
         """Register handlers on the informers of namespaces."""
@@ -74,7 +81,11 @@ class Namespaces:
         """Follow changes until cancelled."""
         await self.caches.upper_namespaces.wait_synced()
         await self.caches.lower_namespaces.wait_synced()
-        await self.controller.run()
+        try:
+            await self.controller.run()
+        finally:
+            await self._ensuring.close()
+            await self._reading.close()
 
     def allowed(self, upper_namespace: str) -> bool:
         """Report whether pods of that upper namespace may run in this lower cluster."""
@@ -102,9 +113,13 @@ class Namespaces:
         Raises:
             ApiError: the lower cluster refuses or does not answer.
         """
-        namespace = self.context.lower_namespace(upper_name)
-        if self._known.get(namespace) == upper_name:
+        if self._known.get(self.context.lower_namespace(upper_name)) == upper_name:
             return None
+        question = upper_name, is_for_new_pod
+        return await self._ensuring.get(question, partial(self._ensure, *question))
+
+    async def _ensure(self, upper_name: str, is_for_new_pod: bool) -> Problem | None:  # noqa: FBT001
+        namespace = self.context.lower_namespace(upper_name)
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
         return await self._admit(lower, upper_name, is_for_new_pod=is_for_new_pod)
@@ -150,6 +165,9 @@ class Namespaces:
         watched = self.caches.lower_namespaces.store.get(namespace)
         if known and (now - read_at < _UID_KNOWN or (watched is not None and watched.uid == known)):
             return known
+        return await self._reading.get(namespace, partial(self._read_uid, namespace))
+
+    async def _read_uid(self, namespace: str) -> str:
         lower = from_dict(await self.context.lower.get(resources.NAMESPACES, namespace))
         self._note_uid(lower)
         return lower.uid

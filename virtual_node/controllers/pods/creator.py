@@ -170,7 +170,9 @@ class PodCreator:
                 reference = ownership.controller_reference(namespace, await self.namespaces.uid(namespace))
                 body["metadata"]["ownerReferences"] = [reference]
                 lower = shrink_large(from_dict(body))
-                # Asked again, because others were created meanwhile.
+                # Asked again, because others were created or refused meanwhile.
+                if (paused := await self.delays.pause(upper, record, namespace, body["spec"])) is not None:
+                    return paused
                 if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
                     return await self.delays.wait_for(upper, record, problem)
                 with self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory):

@@ -370,3 +370,22 @@ async def test_a_lower_pod_that_is_deleted_before_the_cache_shows_it_is_reported
         scene.lower.release("pods")
         await asyncio.sleep(60)
         assert scene.upper.the("pods", "shop/web")["status"]["reason"] == "LowerPodDeleted"
+
+
+async def test_a_burst_of_pods_reads_and_creates_its_namespace_once():
+    """All workers need the new lower namespace at the same time."""
+    async with running() as scene:
+        scene.lower.remove("namespaces", "shop")
+        await asyncio.sleep(1)
+        asked: list[str] = []
+
+        def note(verb: str, plural: str, _key: str) -> None:
+            if plural == "namespaces":
+                asked.append(verb)
+
+        scene.lower.fault = note
+        for number in range(30):
+            scene.bind(f"p{number}", uid=f"u-{number}")
+        await asyncio.sleep(5)
+        assert all(scene.is_below(f"p{number}") for number in range(30))
+        assert sorted(asked) == ["create", "get"]
