@@ -147,12 +147,22 @@ class PodController:
                 queue.add(successor.uid)
 
         for informer in self.caches.upper.values():
-            informer.on_change(upper_changed, upper_changed)
+            informer.add_handler(
+                on_add=lambda pod, _initial: upper_changed(pod),
+                on_update=self._upper_updated,
+                on_delete=upper_changed,
+            )
         self.caches.lower.add_handler(
             on_add=lambda pod, _initial: lower_changed(pod),
             on_update=lower_updated,
             on_delete=lower_deleted,
         )
+
+    def _upper_updated(self, old: Object, new: Object) -> None:
+        """Queue a changed upper pod, unless the change is our own and nothing follows from it."""
+        record = self._records.get(new.uid)
+        if record is None or not record.status.is_own_write(old, new):
+            self.queue.add(new.uid)
 
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""

@@ -199,6 +199,18 @@ class StatusSync:
     turn: PodTurn = field(default_factory=PodTurn)
     """Limits the writes of the status."""
 
+    def is_own_write(self, old: Object, new: Object) -> bool:
+        """Report whether an upper pod's change is only a status that we wrote, so that nothing follows from it.
+
+        The status of a finished pod, and labels that we added, lead to further steps.
+        """
+        return (
+            self.compared[:1] == (new.resource_version,)
+            and old.labels == new.labels
+            and new.metadata.deletion_timestamp is None
+            and not is_finished(new.status)
+        )
+
 
 @dataclass(slots=True)
 class Waiting:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import Object, from_dict
-from virtual_node.controllers.pods.record import PodRecord, SpecSync, metadata_digest
+from virtual_node.controllers.pods.record import PodRecord, SpecSync, StatusSync, metadata_digest
 
 MIB = 1 << 20
 
@@ -69,3 +69,24 @@ def test_a_digest_tells_labels_from_annotations():
     ]
     assert len({0, *found}) == 5
     assert metadata_digest(lower(version=2)) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("after", "is_own"),
+    [
+        ({"status": {"phase": "Running"}}, True),
+        ({"status": {"phase": "Running"}, "metadata": {"resourceVersion": "3"}}, False),
+        ({"status": {"phase": "Succeeded"}}, False),
+        ({"status": {"phase": "Failed"}}, False),
+        ({"status": {}, "metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}}, False),
+        ({"status": {}, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, False),
+    ],
+    ids=["status", "another version", "succeeded", "failed", "labels", "deletion"],
+)
+def test_only_a_status_of_our_own_needs_no_reconciliation(after, is_own):
+    """All else that a change may contain leads to further steps."""
+    sync = StatusSync(compared=("2", "7", "", "None", "", ""))
+    old = lower(version=1)
+    new = lower(**{**after, "metadata": {"resourceVersion": "2"} | after.get("metadata", {})})
+    assert sync.is_own_write(old, new) is is_own
+    assert not StatusSync().is_own_write(old, new)
