@@ -16,6 +16,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,6 +72,8 @@ _KEYS: Mapping[str, Callable[[], Key]] = {
     "ED25519": ed25519.Ed25519PrivateKey.generate,
 }
 """By ``keyType``."""
+_KEY_THREAD = ThreadPoolExecutor(1, "pod-keys")
+"""An RSA key takes up to some seconds of a core. Keys that tenants request must not occupy the threads of all other work."""
 
 
 def key_and_request(key_type: str) -> tuple[str, bytes]:
@@ -149,6 +152,8 @@ class _Tracked:
     issues: dict[str, Issue] = field(default_factory=dict)
     is_loaded: bool = False
     """Whether the credentials of an earlier process were read."""
+    has_made_key: bool = False
+    """Whether this reconcile has made a key. Further keys wait for those of other pods."""
     written: tuple[bytes, float] = (b"", 0.0)
     """Digest of the Secret that was written last, and the loop time; the cache may not show it yet."""
 
@@ -167,6 +172,8 @@ class CertificateController:
     _pods: dict[str, _Tracked] = field(default_factory=dict)
     _left: dict[str, Where] = field(default_factory=dict)
     """Secrets in the cache, by uid of their pod."""
+    _read_bundles: list[dict[str, Any]] | None = None
+    """All ClusterTrustBundles, decoded once for many pods; None: they have changed."""
     _locks: KeyedLocks[str] = field(default_factory=KeyedLocks)
 
     def __post_init__(self) -> None:
@@ -257,6 +264,7 @@ class CertificateController:
             await self._store.remove(of, where)
             self._left.pop(of, None)
         self._pods.pop(of, None)
+        self._store.forget(of)
         self._queue.queue.drop_delayed(of)
 
     async def _sync(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
@@ -271,6 +279,7 @@ class CertificateController:
                 tracked.issues = {key: Issue(credential) for key, credential in found.items()}
             tracked.is_loaded = True
         problems, data = await self._anchors(sources.trust)
+        tracked.has_made_key = False
         for source in sources.certificates:
             if (problem := await self._advance(upper, upper_pod, options, tracked, source)) is not None:
                 problems.append(problem)
@@ -316,12 +325,15 @@ class CertificateController:
         if not wanted:
             return problems, data
         try:
-            bundles = [bundle.to_dict() for bundle in (await self._bundles.synced()).store.list()]
+            informer = await self._bundles.synced()
         except ApiError as error:
             return [_unread(wanted[0].volume, resources.CLUSTER_TRUST_BUNDLES[0], error)], data
+        if self._read_bundles is None:
+            self._read_bundles = [bundle.to_dict() for bundle in informer.store.list()]
+        size = 0
         for source in wanted:
             try:
-                found = pod_certificates.anchors(source, bundles)
+                found = pod_certificates.anchors(source, self._read_bundles)
             except ValueError as error:
                 problems.append(not_mounted(source.volume, f"{source}: {error}"))
                 continue
@@ -329,9 +341,10 @@ class CertificateController:
                 problems.append(not_mounted(source.volume, f"{source} not found"))
             else:
                 data[source.key] = found
-        if sum(map(len, data.values())) > pod_certificates.LARGEST:
-            text = f"the trust anchors of the pod have more than {pod_certificates.LARGEST} bytes in all; select fewer bundles"
-            return [not_mounted(wanted[0].volume, text)], {}
+                size += len(found)
+            if size > pod_certificates.LARGEST:
+                text = f"the trust anchors of the pod have more than {pod_certificates.LARGEST} bytes in all; select fewer bundles"
+                return [not_mounted(source.volume, text)], {}
         return problems, data
 
     async def _advance(
@@ -362,27 +375,31 @@ class CertificateController:
         tracked.issues[source.key] = step.issue
         if step.event[0]:
             self.context.warn(upper, *step.event)
-        if step.must_request:
+        if step.must_request and tracked.has_made_key:
+            self._queue.queue.add(upper.uid)
+        elif step.must_request:
+            tracked.has_made_key = True
             try:
                 made = await self._request(upper, upper_pod, options.name, source, requests.resource)
             except ApiError as error:
                 if is_retryable(error):
                     raise
-                return not_mounted(
-                    source.volume, f"PodCertificateRequest for signer {source.signer}: {error.message}"
-                )
+                why = f"PodCertificateRequest for signer {source.signer}: {error.message}"
+                tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
             except KeyError:
                 return not_mounted(source.volume, f"unknown key type {source.key_type!r}")
-            tracked.issues[source.key] = replace(step.issue, request=made)
+            else:
+                tracked.issues[source.key] = replace(step.issue, request=made, failed="")
         return self._waiting(upper, source, tracked.issues[source.key])
 
     @staticmethod
     def _waiting(upper: Object, source: CertificateSource, issue: Issue) -> Problem | None:
         if issue.credential is not None:
             return None
-        if issue.refused:
-            return not_mounted(source.volume, issue.refused)
-        assert issue.request is not None
+        if issue.refused or (issue.failed and issue.request is None):
+            return not_mounted(source.volume, issue.refused or issue.failed)
+        if issue.request is None:
+            return not_mounted(source.volume, "credential bundle is not requested yet")
         text = (
             f"credential bundle is not issued yet: signer {source.signer} has not answered PodCertificateRequest "
             f"{upper.namespace}/{issue.request.name}"
@@ -401,7 +418,8 @@ class CertificateController:
         if not (node_uid := self.node_uid(node)):
             raise Unavailable(f"the uid of Node {node} is not known yet")
         account = await client.get(resources.SERVICE_ACCOUNTS, name, namespace=upper.namespace)
-        key, csr = await asyncio.to_thread(key_and_request, source.key_type)
+        loop = asyncio.get_running_loop()
+        key, csr = await loop.run_in_executor(_KEY_THREAD, key_and_request, source.key_type)
         body = pod_certificates.request_body(
             upper_pod["metadata"],
             source,
@@ -425,6 +443,7 @@ class CertificateController:
         informer = self.context.upper_informer(resource)
 
         def changed(_bundle: Object) -> None:
+            self._read_bundles = None
             for uid, tracked in self._pods.items():
                 if tracked.trusts:
                     self._queue.queue.add(uid)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import json
 import re
@@ -34,6 +35,10 @@ OVERDUE = 600.0
 """Seconds after the time to renew a certificate from which its renewal is late."""
 ABANDONED = 600.0
 """Seconds after which a request that cannot be read must have been deleted."""
+SOONEST = 60.0
+"""Minimum seconds from the issuance to the renewal of a certificate, because the clock here may be ahead of the signer's."""
+FIRST_RETRY, LAST_RETRY = 10.0, 600.0
+"""Shortest and longest pause in seconds after a request that the upper cluster refuses."""
 _BLOCK = re.compile(
     r"-----BEGIN ([A-Z0-9 ]+)-----[ \t\r]*\n(?:[^\n:]+:[^\n]*\n)*([A-Za-z0-9+/=\s]*?)-----END \1-----"
 )
@@ -111,9 +116,9 @@ def sources_of(pod: Mapping[str, Any], options: PodOptions) -> Sources:
 
 
 def count(pod: Mapping[str, Any]) -> int:
-    """Return the number of certificates that a pod requests of any signer."""
+    """Return the number of sources of a pod with certificates of any signer or with trust anchors."""
     return sum(
-        source.get("podCertificate") is not None
+        source.get("podCertificate") is not None or source.get("clusterTrustBundle") is not None
         for volume in pod["spec"].get("volumes") or ()
         for source in (volume.get("projected") or {}).get("sources") or ()
     )
@@ -203,6 +208,12 @@ class Issue:
     """Why the signer does not issue it; empty: it has not refused. As in a kubelet, it is not asked again for this pod."""
     warned: frozenset[str] = frozenset()
     """Reasons of the events about this credential."""
+    failed: str = ""
+    """Why the upper cluster refused the last request; empty: it did not."""
+    retry_at: float = 0.0
+    """Unix time of the next request after refused ones."""
+    retry_after: float = FIRST_RETRY
+    """Seconds from the next refused request to the one after it."""
 
 
 class Step(NamedTuple):
@@ -226,9 +237,8 @@ def decide(issue: Issue, request: Mapping[str, Any] | None, now: float, *, jitte
     if issue.refused:
         return Step(issue)
     if issue.request is None:
-        if issue.credential is None:
-            return Step(issue, must_request=True)
-        return _warned(issue, now, must_request=now >= issue.credential.renew_at)
+        is_due = issue.credential is None or now >= issue.credential.renew_at
+        return _warned(issue, now, must_request=is_due and now >= issue.retry_at)
     if request is None:
         if now < issue.request.made_at + ABANDONED:
             return _warned(issue, now)
@@ -247,11 +257,17 @@ def decide(issue: Issue, request: Mapping[str, Any] | None, now: float, *, jitte
                 made = Credential(
                     issue.request.key,
                     chain(status.get("certificateChain") or ""),
-                    _seconds(status["beginRefreshAt"]) + jitter,
+                    max(_seconds(status["beginRefreshAt"]) + jitter, now + SOONEST),
                     _seconds(status["notAfter"]),
                 )
                 return Step(Issue(made))
     return _warned(issue, now)
+
+
+def failed(issue: Issue, why: str, now: float) -> Issue:
+    """Return what is known after a request that the upper cluster refused at a Unix time; the pause doubles each time."""
+    pause = min(issue.retry_after, LAST_RETRY)
+    return replace(issue, failed=why, retry_at=now + pause, retry_after=2 * pause)
 
 
 def longest_jitter(status: Mapping[str, Any], most: float) -> float:
@@ -265,10 +281,13 @@ def pause(issue: Issue, now: float) -> float:
     times: list[float] = []
     if issue.refused:
         return 0.0
+    held = issue.credential
     if issue.request is not None:
-        times.append(issue.request.made_at + ABANDONED)
-    if (held := issue.credential) is not None:
-        times += [held.renew_at] if issue.request is None else []
+        # After this time, only a request that is still in the cache is waited for, and its next change follows.
+        times += [at] if now < (at := issue.request.made_at + ABANDONED) else []
+    elif held is not None or issue.failed:
+        times.append(max(issue.retry_at, 0.0 if held is None else held.renew_at))
+    if held is not None:
         times += [at for reason, at, _ in _deadlines(held) if reason not in issue.warned]
     return max(1.0, min(times) - now) if times else 0.0
 
@@ -322,8 +341,9 @@ def held_credentials(secret: Mapping[str, Any]) -> dict[str, Credential]:
             key_pem, certificates = (
                 base64.b64decode(data[f"{key}.{part}"]).decode() for part in ("key", "chain")
             )
-            found[key] = Credential(key_pem, certificates, float(renew_at), float(expires))
-    except (AttributeError, KeyError, TypeError, ValueError):
+            # Users of the lower cluster can write it: 1e999 is no time.
+            found[key] = Credential(key_pem, certificates, float(int(renew_at)), float(int(expires)))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return {}
     return found
 
@@ -464,11 +484,12 @@ def _selects(source: TrustSource) -> Callable[[Mapping[str, Any]], bool]:
     )
 
 
-def _pem_blocks(text: str) -> list[bytes]:
+@functools.lru_cache(maxsize=32)  # many pods select the same bundles; an object has at most 1.5 MiB
+def _pem_blocks(text: str) -> tuple[bytes, ...]:
     found = []
     for block in _BLOCK.finditer(text.replace("\r\n", "\n")):
         try:
             found.append(base64.b64decode("".join(block[2].split()), validate=True))
         except binascii.Error:
             continue
-    return found
+    return tuple(found)

@@ -14,7 +14,7 @@ import pytest
 
 from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
-from controller_runtime.errors import NotFound
+from controller_runtime.errors import Forbidden, NotFound
 from tests.background import working
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
@@ -41,6 +41,7 @@ class Upper(Cluster):
 
     requests = 0
     served = True
+    refuses = False
 
     async def read(self, path: str, **options: Any) -> dict[str, Any]:
         if self.served and path == "/apis/certificates.k8s.io/v1":
@@ -50,6 +51,8 @@ class Upper(Cluster):
     async def create(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         if arguments[0].plural == "podcertificaterequests":
             self.requests += 1
+            if self.refuses:
+                raise Forbidden("no", code=403)
             body = arguments[1]
             named = {**body, "metadata": {**body["metadata"], "name": f"req-{self.requests}"}}
             arguments = (arguments[0], named, *arguments[2:])
@@ -179,6 +182,58 @@ async def test_a_certificate_is_requested_once_and_renewed():
         renewed = scene.data()
         assert renewed["certificate-0.chain"] == pem("leaf of req-2")
         assert renewed["certificate-0.key"] != first["certificate-0.key"]
+
+
+async def test_a_pod_makes_one_key_at_a_time():
+    """RSA keys take seconds. Keys of other pods are made in between."""
+    async with running(CERTIFICATE, CERTIFICATE, CERTIFICATE) as scene:
+        for made in (1, 2, 3, 3):
+            assert len(await scene.ensure()) == 3
+            assert scene.upper.requests == made
+            await asyncio.sleep(5)
+        assert scene.woken == [UID, UID, UID]
+
+
+async def test_a_refused_renewal_is_not_repeated_every_second():
+    """For example because the ServiceAccount is gone."""
+    async with running(CERTIFICATE) as scene:
+        await scene.ensure()
+        scene.issue("req-1")
+        await asyncio.sleep(5)
+        await scene.ensure()
+        scene.start_pod()
+        scene.upper.refuses = True
+        await asyncio.sleep(13 * 3600)
+        assert 6 < scene.upper.requests - 1 < 20
+        scene.upper.refuses = False
+        await asyncio.sleep(600)
+        assert scene.upper.find("podcertificaterequests", f"shop/req-{scene.upper.requests}") is not None
+
+
+async def test_a_signer_that_never_answers_causes_no_work():
+    """Until its request is deleted."""
+    async with running(CERTIFICATE) as scene:
+        await scene.ensure()
+        await asyncio.sleep(3600)
+        assert len(scene.woken) <= 2
+        scene.upper.remove("podcertificaterequests", "shop/req-1")
+        await asyncio.sleep(5)
+        await scene.ensure()
+        assert scene.upper.requests == 2
+
+
+async def test_a_deleted_pod_leaves_nothing_in_memory():
+    """Neither its keys nor what was written."""
+    async with running(CERTIFICATE) as scene:
+        await scene.ensure()
+        scene.issue("req-1")
+        await asyncio.sleep(5)
+        await scene.ensure()
+        scene.upper.remove("pods", "shop/web")
+        scene.certificates.forget_pod(UID)
+        await asyncio.sleep(5)
+        kept = scene.certificates
+        assert (kept._pods, kept._left, kept._store._contents) == ({}, {}, {})
 
 
 async def test_a_new_process_keeps_certificates_and_deletes_secrets_without_a_pod():

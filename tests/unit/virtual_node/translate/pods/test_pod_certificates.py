@@ -171,6 +171,9 @@ PENDING = Request("req-1", "NEW", made_at=100.0)
         (Issue(refused="no"), None, 9999.0, False, ""),
         (Issue(HELD), None, 999.0, False, ""),
         (Issue(HELD), None, 1000.0, True, ""),
+        (Issue(failed="no", retry_at=300.0), None, 299.0, False, ""),
+        (Issue(failed="no", retry_at=300.0), None, 300.0, True, ""),
+        (Issue(HELD, failed="no", retry_at=1100.0), None, 1099.0, False, ""),
         (Issue(HELD), None, 1700.0, True, "CertificateOverdueForRefresh"),
         (Issue(HELD, warned=frozenset({"CertificateOverdueForRefresh"})), None, 1700.0, True, ""),
         (Issue(HELD, request=PENDING), answered(""), 3001.0, False, "CertificateExpired"),
@@ -206,11 +209,47 @@ def test_a_refused_renewal_keeps_the_credential():
         (Issue(request=PENDING), 500.0),
         (Issue(HELD, request=PENDING), 500.0),
         (Issue(replace(HELD, renew_at=100.0)), 1.0),
+        (Issue(request=replace(PENDING, made_at=-401.0)), 0.0),
+        (Issue(HELD, request=replace(PENDING, made_at=-401.0)), 1400.0),
+        (Issue(failed="no", retry_at=230.0), 30.0),
+        (Issue(replace(HELD, renew_at=100.0), failed="no", retry_at=230.0), 30.0),
     ],
 )
 def test_the_pause_until_the_next_step(issue: Issue, expected: float):
     """At 200 s."""
     assert pod_certificates.pause(issue, 200.0) == expected
+
+
+def test_requests_that_the_upper_cluster_refuses_are_repeated_ever_later():
+    """Each costs a key, and many pods may use a ServiceAccount that is gone."""
+    issue, pauses = Issue(HELD), []
+    for _ in range(8):
+        issue = pod_certificates.failed(issue, "no", 0.0)
+        pauses.append(issue.retry_at)
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+def test_a_clock_that_is_ahead_does_not_renew_at_once():
+    """Its certificates would be due when they are issued."""
+    step = pod_certificates.decide(Issue(request=PENDING), ISSUED, 99_000.0)
+    assert step.issue.credential is not None
+    assert step.issue.credential.renew_at == 99_060.0
+
+
+@pytest.mark.parametrize("time", ["1e999", "NaN", "null", '"x"'])
+def test_times_that_are_none_count_as_no_credentials(time: str):
+    """Users of the lower cluster can write them."""
+    body = pod_certificates.body(
+        {"name": "web", "uid": "12345678-aaaa"}, {}, {"certificate-0": HELD}, labels={}, namespace="shop"
+    )
+    times = f'{{"certificate-0": [{time}, {time}]}}'
+    body["metadata"]["annotations"] = dict.fromkeys(body["metadata"]["annotations"], times)
+    assert pod_certificates.held_credentials(body) == {}
+
+
+def test_sources_of_every_kind_count_as_references():
+    """Each selection of anchors costs time and room in the Secret, too."""
+    assert pod_certificates.count(upper_pod(TRUST, CERTIFICATE, BUNDLE, {"configMap": {"name": "c"}})) == 3
 
 
 def test_credentials_are_read_back_from_the_secret():
