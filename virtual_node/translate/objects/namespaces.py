@@ -10,6 +10,7 @@ Everywhere else an object is not ours, whatever labels it has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,9 +30,12 @@ _NOT_COUNTED = {("", "events"), ("events.k8s.io", "events"), ("metrics.k8s.io", 
 """Resources that are not counted, because they only describe other objects, which are counted."""
 _CERTIFICATES = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 _ISTIO = frozenset({"istio-ca-root-cert", "istio-ca-crl"})
-_OF_SERVICE_ACCOUNT = frozenset(
-    {"kubernetes.io/service-account.name", "openshift.io/internal-registry-auth-token.service-account"}
+_OF_SERVICE_ACCOUNT = (
+    "kubernetes.io/service-account.name",
+    "openshift.io/internal-registry-auth-token.service-account",
 )
+_GENERATED_SECRET = re.compile(r"-(token|dockercfg)-[a-z0-9]{5}")
+"""End of the names that Kubernetes before 1.24 and OpenShift generate, after that of the account. Tokens of users have others."""
 _ACCOUNTS = frozenset({"default"})
 _OPENSHIFT_ACCOUNTS = frozenset({"builder", "deployer", "pipeline"})
 """OpenShift annotates accounts of users, too, so only these count as its own."""
@@ -194,7 +198,9 @@ def _is_of_every_namespace(metadata: Mapping[str, Any], group: str, resource: st
             of_openshift = "openshift.io/internal-registry-pull-secret-ref" in annotations
             return metadata["name"] in (_ACCOUNTS | _OPENSHIFT_ACCOUNTS if of_openshift else _ACCOUNTS)
         case "", "secrets":
-            return not annotations.keys().isdisjoint(_OF_SERVICE_ACCOUNT)
+            accounts = [annotations[key] for key in _OF_SERVICE_ACCOUNT if key in annotations]
+            ends = [metadata["name"].removeprefix(account) for account in accounts]
+            return any(_GENERATED_SECRET.fullmatch(end) for end in ends)
         case "rbac.authorization.k8s.io", "rolebindings":
             return metadata["name"] in _OPENSHIFT_BINDINGS
         case "discovery.k8s.io", "endpointslices":

@@ -188,11 +188,26 @@ def _object(name: str, **metadata: Any) -> dict[str, Any]:
             _object("robot", annotations={"openshift.io/internal-registry-pull-secret-ref": "x"}),
             True,
         ),
-        ("", "secrets", _object("t", annotations={"kubernetes.io/service-account.name": "a"}), False),
         (
             "",
             "secrets",
-            _object("t", annotations={"openshift.io/internal-registry-auth-token.service-account": "a"}),
+            _object("a-token-x7k2p", annotations={"kubernetes.io/service-account.name": "a"}),
+            False,
+        ),
+        ("", "secrets", _object("a-token", annotations={"kubernetes.io/service-account.name": "a"}), True),
+        (
+            "",
+            "secrets",
+            _object("b-token-x7k2p", annotations={"kubernetes.io/service-account.name": "a"}),
+            True,
+        ),
+        (
+            "",
+            "secrets",
+            _object(
+                "a-dockercfg-x7k2p",
+                annotations={"openshift.io/internal-registry-auth-token.service-account": "a"},
+            ),
             False,
         ),
         ("", "secrets", _object("t"), True),
