@@ -50,7 +50,7 @@ class Departure(Stored):
     deadline: str
     """RFC 3339: when the pod gets its label back if its replacement is not Ready."""
     request: str = ""
-    """Drain request of the node that this departure is part of; empty: none. If the request changes, the pod stays."""
+    """Drain request of the node that this departure is part of; empty: none. If the node has no request anymore, the pod stays."""
 
     @property
     def owner_key(self) -> str:

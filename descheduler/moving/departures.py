@@ -282,7 +282,8 @@ class Departures:
     def _why_cancelled(self, departure: Departure) -> str:
         """Return why a pod must stay although its replacement may become Ready later; empty: it may leave."""
         node = self.view.nodes.store.get(departure.node)
-        if departure.request and (node is None or drain.requested(node.annotations) != departure.request):
+        # Another request is for the same pods: cancelled here, they would begin to leave again at once.
+        if departure.request and (node is None or drain.requested(node.annotations) is None):
             return "the drain was cancelled"
         pod = self.view.pods.store.get(departure.pod)
         if pod is not None and pod.uid == departure.old_uid and not self.view.alternatives(pod):

@@ -62,12 +62,13 @@ async def _run(options: argparse.Namespace) -> int:
             requested_at=timestamps.rfc3339(datetime.now(UTC)),
         )
         annotation = {names.ANNOTATION_DRAIN: msgspec.json.encode(request).decode()}
-        # Cordon all nodes first, so that no pod moves to another node of this drain. Remove the annotation of an earlier drain,
-        # which `kubectl uncordon` does not remove: the cordon would start that drain again.
+        # Cordon all nodes first, so that no pod moves to another node of this drain. `kubectl uncordon` does not remove the
+        # annotation of an earlier drain, which the cordon would start again. On a cordoned node the drain is in progress,
+        # and removing its request would cancel moves.
         for node in found:
-            await cordon.change(
-                client, node.name, unschedulable=True, annotations={names.ANNOTATION_DRAIN: None}
-            )
+            is_cordoned = bool((node.spec or {}).get("unschedulable"))
+            removed = {} if is_cordoned else {names.ANNOTATION_DRAIN: None}
+            await cordon.change(client, node.name, unschedulable=True, annotations=removed)
             output.note(f"node/{node.name} cordoned")
         for node in found:
             await cordon.change(client, node.name, unschedulable=True, annotations=annotation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -49,6 +50,25 @@ async def test_cancelled_drain_restores_pods_that_wait():
     assert owner.fewest == REPLICAS
     assert places(cluster) == "aaaa"
     assert is_clean(cluster)
+
+
+async def test_a_repeated_drain_continues_the_moves_in_progress():
+    """Restored pods would be released again at once, and their ReplicaSet would delete the replacements in between."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=REPLICAS, ready_after=20)
+    process = drain_process(cluster)
+    async with owner.running(), process.running():
+        await asyncio.sleep(10)
+        assert not is_clean(cluster)
+        body = cluster.get("nodes", "a")
+        again = {names.ANNOTATION_DRAIN: json.dumps({"podTimeoutSeconds": 30, "requestedAt": "later"})}
+        cluster.replace("nodes", "a", metadata={**body["metadata"], "annotations": again})
+        await asyncio.sleep(120)
+    assert owner.fewest == REPLICAS
+    assert places(cluster) == "bbbb"
+    assert is_clean(cluster)
+    assert "RescheduleRolledBack" not in process.reasons()
+    assert process.reasons().count("Replacing") == REPLICAS
 
 
 async def test_released_pods_stay_while_their_cluster_is_silent_and_replacements_are_not_ready():

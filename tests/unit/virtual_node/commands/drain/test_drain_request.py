@@ -12,21 +12,35 @@ from tests.unit.controller_runtime.loopback import reply
 from tests.unit.virtual_node.commands.run_command import NODES, Person
 
 
-@pytest.mark.parametrize("before", [{}, {names.ANNOTATION_DRAIN: "{}"}])
-async def test_an_earlier_request_is_removed_when_the_node_is_cordoned(
-    person: Person, before: dict[str, str]
+@pytest.mark.parametrize(
+    ("before", "is_cordoned", "expected"),
+    [
+        ({}, False, {}),
+        ({names.ANNOTATION_DRAIN: "{}"}, False, {}),
+        ({names.ANNOTATION_DRAIN: "{}"}, True, {names.ANNOTATION_DRAIN: "{}"}),
+    ],
+)
+async def test_an_earlier_request_is_removed_unless_it_is_in_progress(
+    person: Person,
+    before: dict[str, str],
+    is_cordoned: bool,  # noqa: FBT001
+    expected: dict[str, str],
 ):
-    """``kubectl uncordon`` leaves it. Moves that it began would be cancelled by the new request."""
-    labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL}
-    node: dict[str, Any] = {"metadata": {"name": "vn", "labels": labels, "annotations": before}, "spec": {}}
-    written: list[tuple[bool, str | None]] = []
+    """``kubectl uncordon`` leaves it, and it must not begin moves. Without it, moves in progress would be cancelled."""
+    metadata = {
+        "name": "vn",
+        "labels": {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL},
+        "annotations": before,
+    }
+    node: dict[str, Any] = {"metadata": metadata, "spec": {"unschedulable": True} if is_cordoned else {}}
+    written: list[tuple[bool, dict[str, str]]] = []
 
     async def served(request: web.Request) -> web.StreamResponse:
         if request.method == "PATCH":
             patch = await request.json()
-            text = patch["metadata"]["annotations"][names.ANNOTATION_DRAIN]
-            written.append((patch["spec"]["unschedulable"], text))
-            node["metadata"]["annotations"] = {names.ANNOTATION_DRAIN: text} if text else {}
+            merged = metadata["annotations"] | patch.get("metadata", {}).get("annotations", {})
+            metadata["annotations"] = {key: value for key, value in merged.items() if value is not None}
+            written.append((patch["spec"]["unschedulable"], metadata["annotations"]))
         return reply(node)
 
     code, _, err = await person.types(
@@ -41,5 +55,5 @@ async def test_an_earlier_request_is_removed_when_the_node_is_cordoned(
     (cordoned, first), (still_cordoned, second) = written
     assert cordoned
     assert still_cordoned
-    assert first is None
-    assert second is not None
+    assert first == expected
+    assert "requestedAt" in second[names.ANNOTATION_DRAIN]
