@@ -32,7 +32,7 @@ UPPER: tuple[Right, ...] = (
     Right(
         "lifecycle.k8s.io",
         "evictionrequests",
-        ("get", "create", "delete"),
+        ("get", "list", "create", "delete"),
         "let the evictionResponders of a pod act before it is moved",
     ),
     Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),

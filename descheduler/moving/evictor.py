@@ -53,7 +53,7 @@ def request_for(pod: Object) -> dict[str, Any]:
     """Return the EvictionRequest for a pod."""
     return {
         "metadata": {
-            "name": f"virtual-node-{pod.uid}",
+            "name": _name(pod.uid),
             "namespace": pod.namespace,
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
         },
@@ -63,6 +63,11 @@ def request_for(pod: Object) -> dict[str, Any]:
             "intent": "Eviction",
         },
     }
+
+
+def _name(uid: str) -> str:
+    """Return the name of the EvictionRequest for the pod of that uid."""
+    return f"virtual-node-{uid}"
 
 
 def decide(pod: Object, request: Mapping[str, Any] | None, *, waited: float) -> Step:
@@ -128,11 +133,10 @@ class Evictor:
         await eviction.evict(self._client, pod.metadata)
 
     async def run(self) -> None:
-        """Withdraw requests for pods that no strategy wants to move any more, until cancelled.
-
-        Requests of an earlier leader are known once a strategy tries to move their pods again.
-        """
+        """Withdraw requests for pods that no strategy wants to move any more, until cancelled."""
+        is_complete = False
         while True:
+            is_complete = is_complete or await self._read_earlier()
             await asyncio.sleep(_UNWANTED / 3)
             now = asyncio.get_running_loop().time()
             for pod, request in list(self._open.items()):
@@ -144,6 +148,23 @@ class Evictor:
                     _log.warning("eviction request is not withdrawn yet", name=request.name, error=str(error))
                 else:
                     self._open.pop(pod, None)
+
+    async def _read_earlier(self) -> bool:
+        """Note the requests of earlier leaders, as if a strategy wanted their pods now; return False if they cannot be read."""
+        try:
+            found = await self._client.list(resources.EVICTION_REQUESTS)
+        except ApiError as error:
+            if error.code != 404:  # 404: the API is not served
+                _log.warning("eviction requests of an earlier leader are not known", error=str(error))
+            return error.code in {403, 404}
+        now = asyncio.get_running_loop().time()
+        for request in found.items:
+            target = ((request.spec or {}).get("target") or {}).get("pod") or {}
+            uid = str(target.get("uid"))
+            if (request.spec or {}).get("requester") == REQUESTER and request.name == _name(uid):
+                own = _Open(request.namespace, request.name, since=now, tried=now, uid=request.uid)
+                self._open.setdefault(uid, own)
+        return True
 
     async def _withdraw(self, request: _Open) -> None:
         if not request.uid:

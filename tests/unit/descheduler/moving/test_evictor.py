@@ -110,6 +110,26 @@ async def test_a_pod_without_responders_or_of_a_group_is_not_requested(body: dic
     assert names_of(cluster) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "is_withdrawn"),
+    [({}, True), ({"requester": "acme.example/other"}, False)],
+)
+async def test_a_request_of_an_earlier_leader_is_withdrawn(
+    change: dict[str, str],
+    is_withdrawn: bool,  # noqa: FBT001
+):
+    """Its drain may have been cancelled while there was no leader."""
+    body = responding()
+    cluster = cluster_with({**body, "status": {"phase": "Running"}})
+    cluster.put(REQUESTS, _request(_OBSERVED, **change))
+    async with process_on(cluster).running():
+        await asyncio.sleep(100)
+        assert cluster.all(REQUESTS)
+        await asyncio.sleep(200)
+    assert bool(cluster.all(REQUESTS)) is not is_withdrawn
+    assert names_of(cluster) == ["p0"]
+
+
 async def test_a_request_is_withdrawn_when_the_pod_may_stay():
     cluster = cluster_with(responding())
     process = process_on(cluster)
