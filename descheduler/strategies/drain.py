@@ -2,8 +2,8 @@
 
 The request and its status are in ``clusterset/model/moving/drain.py``. A drain moves pods only off a cordoned node. If a
 replacement is not Ready in time, all pods of its owner stay. The drain stops when this happens in several namespaces, so
-that one tenant cannot stop it. A changed request starts the drain again: moves in
-progress continue, and pods that stayed are tried again.
+that one tenant cannot stop it. A changed request starts the drain again: moves in progress continue, and pods that stayed
+are tried again.
 """
 
 from __future__ import annotations

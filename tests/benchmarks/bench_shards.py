@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.memory_installation import NAMESPACE, Installation, installation, pod
+from tests.benchmarks.memory_installation import LIMIT, NAMESPACE, Installation, installation, pod
+from tests.benchmarks.stage import until
 from tests.benchmarks.tables import condition, target
 from tests.benchmarks.usage import usage
 
@@ -102,9 +103,13 @@ def _holders(at: Installation) -> dict[str, str]:
 
 async def _settled(at: Installation) -> None:
     """Wait until no cluster has changed its replica for some seconds."""
-    before: dict[str, str] = {}
-    while before != (before := _holders(at)):
+
+    async def unchanged() -> bool:
+        before = _holders(at)
         await asyncio.sleep(_QUIET)
+        return before == _holders(at)
+
+    await until(unchanged, seconds=LIMIT)
 
 
 async def _idle_requests(at: Installation, seconds: float) -> float:

@@ -27,7 +27,7 @@ async def test_an_earlier_request_is_removed_unless_it_is_in_progress(
     expected: dict[str, str],
 ):
     """``kubectl uncordon`` leaves it, and it must not begin moves. Without it, moves in progress would be cancelled."""
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": "vn",
         "labels": {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL},
         "annotations": before,
