@@ -29,6 +29,8 @@ from hack.sandbox.nodes.services import NodeServices
 
 SIG_NODE = r"\[sig-node\].*\[Conformance\]"
 _PROGRAMS = ("ginkgo", "e2e.test", "agnhost", "nonewprivs", "kubectl", "pause")
+_LOWER_KUBELET = 10260
+"""Port of the lower kubelet's API while the virtual node has its usual port."""
 _PACKAGES = {"curl": "curl", "dig": "bind9-dnsutils", "nc": "netcat-openbsd", "iperf": "iperf"}
 DEFAULT_OUTPUT = Path(__file__).resolve().parent.parent.parent / ".conformance"
 
@@ -139,12 +141,15 @@ async def _run(options: argparse.Namespace, console: Console) -> int:
 async def _start_virtual_node(sandbox: Sandbox) -> None:
     """Start the upper cluster's only node: virtual and without a taint, because the suite's pods tolerate no taint.
 
-    Its address is that of the lower node, where host ports are. Node ports at that address lead to a
-    kube-proxy of the upper cluster. The lower cluster also gets the upper cluster's Service range.
+    Its address is that of the lower node, where host ports are, and its kubelet API has the usual port, which tests name.
+    Node ports at that address lead to a kube-proxy of the upper cluster. The lower cluster also gets the upper cluster's
+    Service range.
     """
     (lower,) = sandbox.lower
     node, edge = sandbox.bridge, sandbox.add_namespace()
     assert node is not None
+    assert sandbox.real_node is not None
+    await sandbox.real_node.listen_on(_LOWER_KUBELET)
     forward_node_ports(node, edge)
     directory = sandbox.directory / "edge"
     directory.mkdir()
@@ -169,7 +174,7 @@ async def _start_virtual_node(sandbox: Sandbox) -> None:
         "apiVersion": "virtual-node.io/v1alpha1",
         "kind": "ClusterSetConfiguration",
         "kubeconfig": str(sandbox.upper.kubeconfig),
-        "kubelet": {"port": 0, "nodeIP": node.node_address},
+        "kubelet": {"nodeIP": node.node_address},
         "clusters": [
             {
                 "name": lower.name,

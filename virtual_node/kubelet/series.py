@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 import prometheus_client
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from clusterset.model.pod.conditions import claim_names
@@ -25,7 +26,14 @@ from controller_runtime.objects import Object
 _START_BUCKETS = (
     0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
 )  # fmt: skip
-_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_STATUSES = {
+    "containerStatuses": "container",
+    "initContainerStatuses": "init_container",
+    "ephemeralContainerStatuses": "ephemeral_container",
+}
+"""A kubelet's label ``container_type``, by field of a pod's status."""
+_MOST_ENDINGS, _LONGEST_REASON, _OTHER = 500, 64, "other"
+"""Limits of the series of terminated containers, because a lower cluster may report any exit code and reason."""
 _CLAIM = ("namespace", "persistentvolumeclaim")
 
 
@@ -63,6 +71,8 @@ class _Seen(NamedTuple):
     running: int
     exited: int
     has_claims: bool
+    ended: frozenset[tuple[str, str]]
+    """Type and name of the terminated containers."""
 
 
 class NodeSeries:
@@ -83,6 +93,8 @@ class NodeSeries:
         self._pods: dict[str, _Seen] = {}
         self._running_pods = self._running = self._exited = self._with_claims = 0
         self._renewal_errors = 0
+        self._endings: Counter[tuple[str, str, str]] = Counter()
+        """Terminations by type of the container, exit code and reason."""
         self._starts = Histogram(
             "kubelet_pod_start_duration_seconds",
             "Seconds from seeing a pod for the first time until it is running.",
@@ -99,7 +111,11 @@ class NodeSeries:
         """Record the state of an upper pod that is bound to the virtual node."""
         before = self._pods.get(pod.uid)
         status = pod.status or {}
-        states = [one.get("state") or {} for field in _STATUSES for one in status.get(field) or ()]
+        states = [
+            (kind, container.get("name") or "", container.get("state") or {})
+            for field, kind in _STATUSES.items()
+            for container in status.get(field) or ()
+        ]
         is_running = status.get("phase") == "Running"
         now = asyncio.get_running_loop().time()
         since = (
@@ -113,10 +129,15 @@ class NodeSeries:
         seen = _Seen(
             since,
             is_running,
-            sum("running" in state for state in states),
-            sum("terminated" in state for state in states),
+            sum("running" in state for _, _, state in states),
+            sum("terminated" in state for _, _, state in states),
             has_claims,
+            frozenset((kind, name) for kind, name, state in states if "terminated" in state),
         )
+        if before is not None:  # otherwise the containers may have ended before this process started
+            for kind, name, state in states:
+                if "terminated" in state and (kind, name) not in before.ended:
+                    self._note_ending(kind, state["terminated"] or {})
         self._pods[pod.uid] = seen
         self._add(seen, 1)
 
@@ -139,6 +160,14 @@ class NodeSeries:
         self._exited += sign * seen.exited
         self._with_claims += sign * seen.has_claims
 
+    def _note_ending(self, kind: str, terminated: Mapping[str, Any]) -> None:
+        """Count a container that has terminated."""
+        reason = str(terminated.get("reason") or "")[:_LONGEST_REASON]
+        ending = kind, str(terminated.get("exitCode", 0))[:_LONGEST_REASON], reason
+        if ending not in self._endings and len(self._endings) >= _MOST_ENDINGS:
+            ending = kind, _OTHER, _OTHER
+        self._endings[ending] += 1
+
     def _families(self) -> Iterator[Metric]:
         node = GaugeMetricFamily(
             "kubelet_node_name", "The virtual node's name. The count is always 1.", labels=["node"]
@@ -152,6 +181,14 @@ class NodeSeries:
         yield node
         yield GaugeMetricFamily("kubelet_running_pods", "Number of pods that run.", self._running_pods)
         yield containers
+        ended = CounterMetricFamily(
+            "kubelet_terminated_containers_total",
+            "Cumulative number of container terminations.",
+            labels=["container_type", "exit_code", "reason"],
+        )
+        for ending, number in self._endings.items():
+            ended.add_metric(ending, number)
+        yield ended
         yield from self._starts.collect()
         yield from self._work.collect()
         if (expires := self._certificate_expires()) is not None:

@@ -58,6 +58,7 @@ class RealNode:
         digest = hashlib.sha256(str(self._directory).encode()).hexdigest()[:8]
         self.cgroup = f"vnode-{digest}"
         self._dies_with_us = dies_with_parent
+        self._port = 10250
         self._snapshotter = "overlayfs"
         self.containerd = self._process(
             "containerd",
@@ -94,6 +95,14 @@ class RealNode:
         await self.kubelet.start()
         self._cluster.nodes.insert(0, self.kubelet)
         await self.services.start()
+        await self._wait_for_node()
+
+    async def listen_on(self, port: int) -> None:
+        """Restart the kubelet with another port of its API, so that a virtual node at the same address can have port 10250."""
+        self._port = port
+        self._write_configuration()
+        await self.kubelet.stop(seconds=5)
+        await self.kubelet.start()
         await self._wait_for_node()
 
     async def stop(self) -> None:
@@ -189,7 +198,7 @@ class RealNode:
             },
             "authorization": {"mode": "Webhook"},
             "address": self.bridge.node_address,
-            "port": 10250,
+            "port": self._port,
             "healthzPort": 10248,
             "readOnlyPort": 0,
             "tlsCertFile": str(pki.certificate("kubelet-serving")),

@@ -86,6 +86,46 @@ async def test_counts_follow_the_pods():
     ] == [0] * 3
 
 
+def _ended(uid: str, *, code: int = 0, reason: str = "Completed", field: str = "containerStatuses") -> Object:
+    state = {"terminated": {"exitCode": code, "reason": reason}}
+    return from_dict(
+        {
+            "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": uid, "uid": uid},
+            "spec": {"containers": []},
+            "status": {"phase": "Running", field: [{"name": "c", "state": state}]},
+        }
+    )
+
+
+async def test_a_termination_is_counted_once_by_type_code_and_reason():
+    """Each restart counts again. A container that had terminated when the pod was first seen does not count."""
+    series = _series()
+    series.saw(_ended("before", code=3))
+    series.saw(_pod("a", "Pending"))
+    for _ in range(2):
+        series.saw(_ended("a", code=139, reason="Error"))
+    series.saw(_pod("a", "Running", running=1))
+    series.saw(_ended("a", code=139, reason="Error"))
+    series.saw(_ended("a", field="initContainerStatuses"))
+    assert {name: value for name, value in _samples(series).items() if "terminated" in name} == {
+        "kubelet_terminated_containers_total container 139 Error": 2,
+        "kubelet_terminated_containers_total init_container 0 Completed": 1,
+    }
+
+
+async def test_any_exit_codes_and_reasons_make_a_limited_number_of_series():
+    """A hostile lower cluster may report as many as it likes."""
+    series = _series()
+    for number in range(600):
+        series.saw(_pod(f"{number}", "Pending"))
+        series.saw(_ended(f"{number}", code=number, reason="r" * 1000))
+    found = {name: value for name, value in _samples(series).items() if "terminated" in name}
+    assert len(found) == 501
+    assert max(map(len, found)) < 150
+    assert found["kubelet_terminated_containers_total container other other"] == 100
+
+
 async def test_the_start_of_a_pod_is_measured_once():
     """Not of a pod that ran already when this process started, and not of one that fails before it runs."""
     series = _series()
@@ -138,6 +178,8 @@ async def test_the_documentation_lists_every_series():
     work = pod_work()
     work.labels("sync").observe(1)
     series = NodeSeries("vn", certificate_expires=time.time, work=work)
+    series.saw(_pod("a", "Pending"))
+    series.saw(_ended("a"))
     everything = _volume(
         "data", capacityBytes=1, availableBytes=1, usedBytes=1, inodes=1, inodesFree=1, inodesUsed=1
     )
