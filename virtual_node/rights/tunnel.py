@@ -77,6 +77,11 @@ def upper_name(cluster: str) -> str:
     return f"{manifests.secret_name(cluster)}-tunnel"
 
 
+def secrets(cluster: str) -> set[str]:
+    """Return the names of all Secrets that may be made in the upper cluster for a lower cluster of that name."""
+    return {upper_name(cluster), *(manifests.secret_name(cluster, account) for account in manifests.ACCOUNTS)}
+
+
 def lower_name(cluster_id: str, cluster: str) -> str:
     """Return the name of the objects in the lower cluster, given an upper cluster and its name of the lower cluster."""
     digest = hashlib.sha256(f"{cluster_id}/{cluster}".encode()).hexdigest()[:8]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from virtual_node.config import program
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.reader import Reader
 from virtual_node.rights import manifests
+from virtual_node.rights import tunnel as tunnel_names
 from virtual_node.rights.tunnel import Tunnel
 
 _POLL = 0.5
@@ -135,6 +136,11 @@ class Join:
             raise ConfigError(
                 f"cluster {name} is in the release's values, or has a Secret {manifests.secret_name(name)}, that "
                 "join did not make: choose another name, or continue by hand (docs/operate/add-a-cluster.md)"
+            )
+        others = [str(each.get("name")) for each in helm_release.clusters(self._release.values)]
+        if other := _same_secrets(name, others):
+            raise ConfigError(
+                f"NAME: a Secret of cluster {name} would have the name of a Secret of cluster {other}: choose another NAME"
             )
         for node in helm_release.node_names(self._entry or {"name": name}):
             found = await find(self._upper, resources.NODES, node)
@@ -278,6 +284,15 @@ class Join:
             f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
             "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )
+
+
+def _same_secrets(name: str, others: Collection[str]) -> str:
+    """Return the first of other clusters of which a Secret has the name of a Secret of a new cluster; empty: there is none.
+
+    The name of a Secret is that of the cluster with an ending, so ``a-viewer`` and the account ``viewer`` of ``a`` are the same.
+    """
+    own = tunnel_names.secrets(name)
+    return next((other for other in others if name not in others and own & tunnel_names.secrets(other)), "")
 
 
 def probe_pod(node: str, image: str) -> dict[str, Any]:

@@ -42,6 +42,23 @@ def test_only_differences_are_written():
 
 
 @pytest.mark.parametrize(
+    ("name", "others", "expected"),
+    [
+        ("a-tunnel", ["b", "a"], "a"),
+        ("a-viewer", ["a"], "a"),
+        ("a", ["a-tunnel"], "a-tunnel"),
+        ("a", ["a-viewer"], "a-viewer"),
+        ("a-viewer", ["a-tunnel"], ""),
+        ("a", ["b", "a-b"], ""),
+        ("a-viewer", ["a", "a-viewer"], ""),
+    ],
+)
+def test_clusters_with_a_secret_of_the_same_name_are_found(name: str, others: list[str], expected: str):
+    """Each would overwrite the other's, and leave would delete it. Known clusters are joined again as before."""
+    assert join._same_secrets(name, others) == expected
+
+
+@pytest.mark.parametrize(
     ("server", "given", "refused"),
     [
         ("https://127.0.0.1:6443", False, True),
