@@ -19,7 +19,7 @@ from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from clusterset.model.pod.lower_spec import depends_on_cluster, lower_spec
 from clusterset.model.pod.spec_fields import not_mirrored
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import TOPOLOGY, KeyPatterns
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.rules import Effective, PolicySet
 from clusterset.model.policy.scheduling import keep_off_control_plane
@@ -159,12 +159,15 @@ class ClusterRules:
             self.config.policy, cluster=self.config.name, host_paths=self.config.volumes.allowed_host_paths
         )
         self.overrides = OverrideSet(self.config.overrides)
+        self.changed_labels = KeyPatterns(
+            (*sorted(self.overrides.labels), *self.ignored_labels.patterns, *sorted(TOPOLOGY))
+        )
         self.reach = Reach(
             UpperNamespaces() if self.upper_namespaces is None else self.upper_namespaces,
             self.namespace_map,
             self.config.namespaces.allowed,
             self.cluster_id,
-            self.ignored_labels,
+            self.changed_labels,
         )
         self._selects = matching.compile_selector(self.config.pod_selector)
         self._takes_resource_claims = self.config.resource_claims.enabled

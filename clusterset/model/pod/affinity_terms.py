@@ -6,8 +6,8 @@ pods of others in the lower cluster: a pod could find out where these pods run, 
 names the lower namespaces of the upper namespaces that it selects now, and its labelSelector requires the ownership
 label of lower pods. Upper namespaces that are created or labelled later are not added.
 
-Labels that stay in the upper cluster select no lower pod. A required affinity to them could never be met, so terms and
-constraints that name such a label are left out: they are in force in the upper cluster only.
+Lower pods lack labels that stay in the upper cluster, and overrides change others. A required affinity to such a label could
+never be met, so terms and constraints that name it are left out: they are in force in the upper cluster only.
 
 At creation the API server adds ``key In [the pod's value]`` to the labelSelector for every key of
 ``matchLabelKeys`` (``NotIn`` for ``mismatchLabelKeys``) and keeps the keys. A pod created from a stored pod's
@@ -93,8 +93,8 @@ class Reach:
     """Shell patterns of the upper namespaces that may use the lower cluster; empty: all."""
     cluster_id: str = ""
     """Value of the ownership label of lower pods; empty: unknown, so terms select the pods of all upper clusters."""
-    absent: KeyPatterns = field(default_factory=KeyPatterns)
-    """Labels of upper pods that stay in the upper cluster."""
+    changed: KeyPatterns = field(default_factory=KeyPatterns)
+    """Labels of upper pods that lower pods lack or have with another value."""
 
     def lower_spread(self, spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return the topology spread constraints of the lower pod: those over ``kubernetes.io/hostname``."""
@@ -136,7 +136,7 @@ class Reach:
     def _holds(self, entry: Mapping[str, Any]) -> bool:
         """Report whether a term or constraint has a meaning in the lower cluster: its topology and all its labels are there."""
         return entry.get("topologyKey") == names.LABEL_HOSTNAME and not any(
-            key in self.absent for key in _selected_keys(entry)
+            key in self.changed or names.is_reserved(key) for key in _selected_keys(entry)
         )
 
     def _term(self, upper: Mapping[str, Any], budget: _Budget, where: str) -> dict[str, Any] | None:

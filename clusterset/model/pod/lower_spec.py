@@ -83,6 +83,7 @@ def depends_on_cluster(upper: Mapping[str, Any]) -> bool:
     return (
         "podAffinity" in affinity
         or "podAntiAffinity" in affinity
+        or bool(upper["spec"].get("topologySpreadConstraints"))
         or bool(cluster_selector.anti_affinity(selector))
         or bool(selector and selector.get(cluster_selector.UPPER_TERMS))
     )

@@ -16,7 +16,9 @@ from clusterset.config import KNOWN_CONTROLLERS, Cluster
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.policy.config import AnnotationRules, Policy
+from clusterset.model.policy.copied_keys import KeyPatterns
 from clusterset.model.policy.decision import violations
+from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.objects import from_dict
 from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.virtual_node import VirtualNode
@@ -225,3 +227,33 @@ def test_translation_of_an_admitted_pod_violates_what_the_policy_was_asked_about
     admitted = rules.admit(pod, options)
     translated = violations(lower_pod.lower_pod(pod, options), rules.policy.of("shop"))
     assert translated == (list(admitted.violations) if isinstance(admitted, Refusal) else [])
+
+
+@pytest.mark.parametrize("key", ["team", "kueue.x-k8s.io/queue-name", "topology.kubernetes.io/zone"])
+def test_spread_by_a_label_that_differs_in_the_lower_cluster_is_left_out(key: str):
+    """Overrides change labels, ``ignore`` keeps them, and the lower node gives its zone. Each cluster has its own overrides."""
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": names.LABEL_HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {key: "x"}},
+    }
+    patch = {"metadata": {"labels": {"team": "below"}}}
+    changing = convert(
+        {"name": "a", "kubeconfig": "f", "overrides": [{"name": "o", "patch": patch}]}, Cluster
+    )
+    shared = LastVerdict()
+    node = VirtualNode("vn", "a", {}, {})
+    pod = _pod(topologySpreadConstraints=[constraint])
+    found = []
+    for cluster in (Cluster(name="b", kubeconfig=""), changing):
+        rules = ClusterRules(
+            cluster,
+            controllers=(),
+            ignored_labels=KeyPatterns(("kueue.x-k8s.io/*",)),
+            last_verdict=shared,
+        )
+        admitted = rules.admit(pod, node)
+        assert isinstance(admitted, Admitted)
+        found.append(bool(admitted.requested.get("topologySpreadConstraints")))
+    assert found == [key == "team", False]

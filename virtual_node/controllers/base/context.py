@@ -14,7 +14,6 @@ from clusterset.config import Cluster, NodeConfig
 from clusterset.model import names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
-from clusterset.model.policy.copied_keys import TOPOLOGY, KeyPatterns
 from controller_runtime.cache.informer import Informer
 from controller_runtime.cache.shared import SharedInformers
 from controller_runtime.client.client import Client
@@ -192,13 +191,7 @@ class ClusterContext:
         return View(
             cluster_id=self.cluster_id,
             nodes=tuple(self.nodes),
-            changed_labels=KeyPatterns(
-                (
-                    *sorted(self.rules.overrides.labels),
-                    *self.settings.ignored_labels.patterns,
-                    *sorted(TOPOLOGY),
-                )
-            ),
+            changed_labels=self.rules.changed_labels,
             lower_namespace=self.lower_namespace,
             rules_of=lambda namespace: self.rules.policy.of(namespace).metadata,
             adopt=config.namespaces.adopt,

@@ -137,7 +137,7 @@ SELECTS_BY_AN_ABSENT_LABEL = [
 @pytest.mark.parametrize("fields", SELECTS_BY_AN_ABSENT_LABEL)
 def test_terms_and_constraints_by_labels_that_stay_in_the_upper_cluster_are_dropped(fields):
     """No lower pod has such a label, so a required affinity, also to the pod itself, would keep the pod pending."""
-    reach = Reach(absent=KeyPatterns(("jobset.sigs.k8s.io/*",)))
+    reach = Reach(changed=KeyPatterns(("jobset.sigs.k8s.io/*",)))
     term = {"topologyKey": names.LABEL_HOSTNAME, **fields}
     for kind in ("podAffinity", "podAntiAffinity"):
         for group in (REQUIRED, PREFERRED):
@@ -149,6 +149,15 @@ def test_terms_and_constraints_by_labels_that_stay_in_the_upper_cluster_are_drop
     other = {**constraint, "labelSelector": WEB, "matchLabelKeys": ["app"], "mismatchLabelKeys": []}
     assert reach.lower_spread({"topologySpreadConstraints": [constraint, other]}) == [other]
     assert Reach().lower_spread({"topologySpreadConstraints": [constraint, other]}) == [constraint, other]
+
+
+def test_terms_by_labels_of_this_project_are_dropped():
+    """Lower pods have only those that the virtual node writes."""
+    term = {
+        "topologyKey": names.LABEL_HOSTNAME,
+        "labelSelector": {"matchLabels": {"virtual-node.io/pod-group": "g"}},
+    }
+    assert Reach().lower_affinity(_spec("podAffinity", REQUIRED, term)) == {}
 
 
 def test_terms_without_known_namespaces_are_not_predicted():
