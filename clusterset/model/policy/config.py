@@ -26,29 +26,54 @@ class ImageRules(ConfigStruct):
     """Shell patterns of forbidden images. They win over ``allow``."""
 
 
+_GRANTING = (
+    # Cloud roles: kube2iam and kiam.
+    "iam.amazonaws.com/*",
+    # Networks: Multus and GKE.
+    *("k8s.v1.cni.cncf.io/*", "v1.multus-cni.io/*"),
+    *("networking.gke.io/default-interface", "networking.gke.io/interfaces"),
+    # Volumes, images and other fields of sidecars, and Secrets by name. Injectors add them after the policy has checked the
+    # pod. So they would give tenants directories of nodes, privileged containers, and Secrets of others.
+    *("proxy.istio.io/overrides", "sidecar.istio.io/bootstrapOverride", "sidecar.istio.io/enableCoreDump"),
+    *("sidecar.istio.io/proxyImage", "sidecar.istio.io/userVolume*"),
+    *("config.linkerd.io/*-image", "config.linkerd.io/close-wait-timeout"),
+    "consul.hashicorp.com/consul-sidecar-user-volume*",
+    *("vault.hashicorp.com/agent-extra-secret", "vault.hashicorp.com/agent-image"),
+    *("vault.hashicorp.com/agent-*json-patch", "vault.hashicorp.com/tls-secret"),
+    "vault.security.*/*-image",
+    *("dapr.io/api-token-secret", "dapr.io/app-token-secret", "dapr.io/sidecar-image"),
+    "admission.datadoghq.com/*.custom-image",
+    "appmesh.k8s.aws/secretMounts",
+)
+"""Shell patterns of annotations by which programs of the lower cluster give a pod what the policy does not check.
+
+Sources: Istio ``pkg/kube/inject`` (container overrides are merged over the injected container), Linkerd ``charts/partials``
+(``linkerd-init`` is privileged with a close-wait timeout), vault-k8s ``agent-inject/agent`` (patches of the container), Dapr
+``pkg/injector``, Datadog ``admission/mutate/autoinstrumentation``.
+"""
+_DEFAULT = "default"
+
+
 class AnnotationRules(ConfigStruct):
     """Which annotations pods may bring into the lower cluster."""
 
     allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
     """Shell patterns of allowed annotation keys, such as ``prometheus.io/*``."""
-    deny: list[str] = msgspec.field(
-        default_factory=lambda: [
-            "iam.amazonaws.com/*",
-            "k8s.v1.cni.cncf.io/*",
-            "v1.multus-cni.io/*",
-            "sidecar.istio.io/userVolume*",
-            "consul.hashicorp.com/consul-sidecar-user-volume*",
-        ]
-    )
-    """Shell patterns of forbidden annotation keys. They win over ``allow``. A list of your own replaces the default, which
-    has annotations that grant cloud roles (kube2iam, kiam), networks (Multus), and volumes of any type by injectors of
-    sidecars (Istio, Consul)."""
+    deny: list[str] = msgspec.field(default_factory=lambda: list(_GRANTING))
+    """Shell patterns of forbidden annotation keys. They win over ``allow``. The default has annotations that grant cloud roles,
+    networks, and images, volumes, Secrets or privileges of injected sidecars. A list of your own replaces it; the entry
+    ``default`` stands for all its patterns."""
     keep: list[str] = []
     """Shell patterns of keys that lower pods get, although the built-in list of annotations that stay in the upper cluster
     or ``leaveOut`` matches them."""
     leave_out: list[str] = []
     """Shell patterns of further keys that stay in the upper cluster. They do not cause a refusal. The built-in list has what
     network plugins, kubelets and admission of the upper cluster write; see ``docs/operate/other-programs.md``."""
+
+    @property
+    def denied(self) -> list[str]:
+        """Return the patterns of ``deny``, with those of the default in place of ``default``."""
+        return [one for entry in self.deny for one in (_GRANTING if entry == _DEFAULT else (entry,))]
 
 
 class MetadataRules(ConfigStruct):

@@ -240,10 +240,11 @@ def annotation_field(key: str) -> str:
 
 def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
     """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
+    denied = allowed.denied
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key in _OURS or names.is_reserved(key) or is_upper_only("annotations", key, allowed):
             continue
-        if not matches(key, allowed.allow) or matches(key, allowed.deny):
+        if not matches(key, allowed.allow) or matches(key, denied):
             yield annotation_field(key), value or "empty"
 
 

@@ -10,7 +10,20 @@ from clusterset.model import names
 from clusterset.model.policy.config import AnnotationRules
 from tests.unit.clusterset.model.policy.pods import broken, judge, pod
 
-ORDINARY = ("prometheus.io/scrape", "kubectl.kubernetes.io/restartedAt", "sidecar.istio.io/inject", "team")
+ORDINARY = (
+    "prometheus.io/scrape",
+    "kubectl.kubernetes.io/restartedAt",
+    "sidecar.istio.io/inject",
+    "sidecar.istio.io/status",
+    "proxy.istio.io/config",
+    "linkerd.io/inject",
+    "config.linkerd.io/image-pull-policy",
+    "vault.hashicorp.com/agent-inject",
+    "vault.hashicorp.com/role",
+    "dapr.io/app-id",
+    "networking.gke.io/other",
+    "team",
+)
 
 
 @pytest.mark.parametrize(
@@ -19,16 +32,34 @@ ORDINARY = ("prometheus.io/scrape", "kubectl.kubernetes.io/restartedAt", "sideca
         "iam.amazonaws.com/role",
         "k8s.v1.cni.cncf.io/networks",
         "v1.multus-cni.io/default-network",
+        "networking.gke.io/interfaces",
         "sidecar.istio.io/userVolume",
         "sidecar.istio.io/userVolumeMount",
+        "sidecar.istio.io/proxyImage",
+        "sidecar.istio.io/bootstrapOverride",
+        "sidecar.istio.io/enableCoreDump",
+        "proxy.istio.io/overrides",
         "consul.hashicorp.com/consul-sidecar-user-volume",
+        "config.linkerd.io/init-image",
+        "config.linkerd.io/close-wait-timeout",
+        "vault.hashicorp.com/agent-json-patch",
+        "vault.hashicorp.com/agent-init-json-patch",
+        "vault.hashicorp.com/agent-image",
+        "vault.hashicorp.com/agent-extra-secret",
+        "vault.hashicorp.com/tls-secret",
+        "vault.security.banzaicloud.io/vault-env-image",
+        "dapr.io/sidecar-image",
+        "dapr.io/app-token-secret",
+        "admission.datadoghq.com/java-lib.custom-image",
+        "appmesh.k8s.aws/secretMounts",
     ],
 )
-def test_annotations_that_grant_identities_networks_or_volumes_are_refused_by_default(key):
+def test_annotations_that_grant_what_the_policy_does_not_check_are_refused_by_default(key):
     """Also by the privileged preset, which is only about pod security."""
     body = pod(annotations=dict.fromkeys((*ORDINARY, key), "x"))
     assert broken(body, preset="privileged") == [("annotations", f"metadata.annotations[{key}]")]
     assert judge(body, annotations=AnnotationRules(deny=[])) == []
+    assert len(judge(body, annotations=AnnotationRules(deny=["team", "default"]))) == 2
 
 
 def test_a_violation_names_the_allowed_values_and_the_setting():
