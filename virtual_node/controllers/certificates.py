@@ -231,7 +231,7 @@ class CertificateController:
         """Requeue the Secret of an upper pod that is gone, for deletion."""
         tracked = self._pods.pop(uid, None)
         if tracked is not None:
-            self._left.setdefault(uid, tracked.where)
+            self._left[uid] = tracked.where  # a user of the lower cluster may have labelled another Secret
         if uid in self._left:
             self._queue.queue.add(uid)
 

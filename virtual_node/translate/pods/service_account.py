@@ -76,8 +76,8 @@ def with_token_modes(spec: dict[str, Any], pod: Mapping[str, Any], options: PodO
 
     def with_mode(source: Mapping[str, Any]) -> Mapping[str, Any]:
         secret = source.get("secret")
-        if not secret or secret.get("name") not in secrets:
-            return source
+        if not secret or secret.get("name") not in secrets or not secret.get("items"):
+            return source  # without items, it is a source of the user, who has guessed the name of the Secret
         return {**source, "secret": {**secret, "items": [{**item, "mode": mode} for item in secret["items"]]}}
 
     if volumes := spec.get("volumes"):

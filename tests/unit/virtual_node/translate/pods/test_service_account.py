@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model.pod import api_access
 from tests.unit.virtual_node.translate.pods.pods import CLUSTER, upper_pod
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.base.view import PodOptions
@@ -64,11 +65,13 @@ def test_the_mode_of_a_token_is_as_narrow_as_its_containers_can_read(
     assert _mode(of_pod, *of_containers) == mode
 
 
-def test_secrets_of_users_keep_their_modes():
-    """Only the files of tokens have an owner of their own on real nodes."""
+@pytest.mark.parametrize("fields", [{"name": "own", "items": [{"key": "token", "path": "own"}]}, {}])
+def test_secrets_of_users_keep_their_modes(fields: dict[str, Any]):
+    """Only the files of tokens have an owner of their own on real nodes. A user may know the name of a Secret with tokens."""
     pod = json.loads(json.dumps(upper_pod()))
     pod["spec"]["securityContext"] = {"fsGroup": 1}
-    own = {"secret": {"name": "own", "items": [{"key": "token", "path": "own"}]}}
+    name = api_access.token_secret_name(pod["metadata"]["name"], pod["metadata"]["uid"])
+    own = {"secret": {"name": name, **fields}}
     pod["spec"]["volumes"][0]["projected"]["sources"].append(own)
     lower = lower_pod.lower_pod(pod, OPTIONS)["spec"]
     service_account.with_token_modes(lower, pod, OPTIONS)
