@@ -259,6 +259,29 @@ async def test_a_new_process_keeps_certificates_and_deletes_secrets_without_a_po
         assert scene.lower.find("secrets", KEY) is None
 
 
+async def test_a_secret_that_others_labelled_does_not_keep_the_key_of_a_deleted_pod():
+    """A user of the lower cluster can label one before a restart."""
+    async with running(CERTIFICATE) as scene:
+        await scene.ensure()
+        scene.issue("req-1")
+        await asyncio.sleep(5)
+        assert await scene.ensure() == []
+        scene.start_pod()
+    other = scene.lower.the("secrets", KEY)
+    other["metadata"] |= {"name": "zz-certificates-12345678", "uid": "zz"}
+    scene.lower.put("secrets", other)
+    async with running(upper=scene.upper, lower=scene.lower) as scene:
+        pod = scene.caches.upper_pod(UID)
+        assert pod is not None
+        scene.certificates.adopt(pod)
+        await asyncio.sleep(5)
+        scene.upper.remove("pods", "shop/web")
+        scene.lower.remove("pods", "shop/web")
+        scene.certificates.forget_pod(UID)
+        await asyncio.sleep(120)
+        assert scene.lower.find("secrets", KEY) is None
+
+
 async def test_a_denied_request_is_reported_and_not_repeated():
     """As by a kubelet."""
     async with running(CERTIFICATE) as scene:
