@@ -384,11 +384,15 @@ class Leftovers:
             found.pods += len(items) - len(others)
 
     async def _resources(self) -> AsyncIterator[Resource]:
-        """Yield every namespaced resource that can be listed, in its preferred version."""
+        """Yield every namespaced resource that can be listed, once for each version, in the preferred version first.
+
+        Many groups have kinds that the preferred version lacks, such as AlertmanagerConfig of ``monitoring.coreos.com``.
+        """
         groups = [("", "v1", "/api/v1")]
         for group in _entries(await self._get("/apis"), "groups"):
-            version = group["preferredVersion"]["version"]
-            groups.append((group["name"], version, f"/apis/{group['name']}/{version}"))
+            preferred = group["preferredVersion"]["version"]
+            versions = dict.fromkeys((preferred, *(each["version"] for each in group.get("versions") or ())))
+            groups += [(group["name"], version, f"/apis/{group['name']}/{version}") for version in versions]
         for group_name, version, path in groups:
             for entry in _entries(await self._get(path), "resources"):
                 if entry.get("namespaced") and "list" in entry.get("verbs", ()) and "/" not in entry["name"]:

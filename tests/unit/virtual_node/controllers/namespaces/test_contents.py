@@ -80,6 +80,21 @@ async def test_every_kind_counts() -> None:
     assert sorted(found.others) == ["gadgets.example.com lamp", "persistentvolumeclaims data", "pods theirs"]
 
 
+async def test_kinds_that_the_preferred_version_lacks_count() -> None:
+    """A kind of several versions is listed once."""
+    kinds = KINDS["/apis/example.com/v1"]["resources"]
+    older = [{**kinds[0], "name": "widgets", "kind": "Widget"}, *kinds]
+    group = {
+        "name": "example.com",
+        "preferredVersion": {"version": "v1"},
+        "versions": [{"version": "v1"}, {"version": "v1alpha1"}],
+    }
+    reader, lower = leftovers(apis={"groups": [group]})
+    lower.answers["/apis/example.com/v1alpha1"] = {"resources": older}
+    lower.answers["/apis/example.com/v1alpha1/namespaces/shop/widgets"] = {"items": [named("lamp")]}
+    assert (await reader.find("shop", upper_name="shop")).others == ["widgets.example.com lamp"]
+
+
 async def test_a_claim_counts_though_a_pattern_matches_it() -> None:
     """It holds data."""
     reader, _ = leftovers(pods={"items": [named("x")]}, claims={"items": [named("data")]})
