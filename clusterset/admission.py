@@ -19,7 +19,7 @@ from clusterset.model.pod.affinity_terms import Reach, UpperNamespaces
 from clusterset.model.pod.conditions import claim_names
 from clusterset.model.pod.lower_spec import depends_on_cluster, lower_spec
 from clusterset.model.pod.spec_fields import not_mirrored
-from clusterset.model.policy.copied_keys import TOPOLOGY, KeyPatterns
+from clusterset.model.policy.copied_keys import TOPOLOGY, IgnoredKeys, KeyPatterns
 from clusterset.model.policy.decision import Violation, summary, violations
 from clusterset.model.policy.rules import Effective, PolicySet
 from clusterset.model.policy.scheduling import keep_off_control_plane
@@ -146,8 +146,8 @@ class ClusterRules:
     """Identity of the upper cluster; empty: unknown."""
     upper_namespaces: UpperNamespaces | None = None
     """Labels of the upper namespaces, for affinity terms; None: there are none."""
-    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
-    """Labels of upper pods that lower pods do not get."""
+    ignored: IgnoredKeys = field(default_factory=IgnoredKeys)
+    """Labels and annotations of upper pods that lower pods do not get."""
     last_verdict: LastVerdict | None = None
     """Shared with the rules of other clusters; None: no verdict is reused."""
 
@@ -160,7 +160,7 @@ class ClusterRules:
         )
         self.overrides = OverrideSet(self.config.overrides)
         self.changed_labels = KeyPatterns(
-            (*sorted(self.overrides.labels), *self.ignored_labels.patterns, *sorted(TOPOLOGY))
+            (*sorted(self.overrides.labels), *self.ignored.labels.patterns, *sorted(TOPOLOGY))
         )
         self.reach = Reach(
             UpperNamespaces() if self.upper_namespaces is None else self.upper_namespaces,
@@ -260,7 +260,7 @@ class ClusterRules:
         if will_select:  # the policy checks only the key
             selector = {**(requested.get("nodeSelector") or {}), will_select: ""}
             checked = {**requested, "nodeSelector": selector}
-        if found := violations({**pod, "spec": checked}, rules):
+        if found := violations({**pod, "metadata": self._sent(pod["metadata"]), "spec": checked}, rules):
             reason = f"Lower cluster {self.cluster} does not take the pod: {summary(found)}"
             return Refusal(reason, tuple(found))
         is_same = self.last_verdict is not None and not depends_on_cluster(pod)
@@ -268,6 +268,14 @@ class ClusterRules:
         if self.last_verdict is not None:
             self.last_verdict.last = verdict
         return verdict
+
+    def _sent(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metadata of an upper pod without the annotations that stay in the upper cluster."""
+        annotations = metadata.get("annotations") or {}
+        if not (kept := self.ignored.annotations.among(annotations)):
+            return metadata
+        sent = {key: annotations[key] for key in annotations.keys() - kept}
+        return {**metadata, "annotations": sent}
 
     def _placed(self, verdict: _Verdict, node: TargetNode, budget: TranslationBudget) -> Admitted | Refusal:
         """Return the lower pod of a pod that the policy allows, or why the virtual node has no lower node for it."""

@@ -22,7 +22,7 @@ from clusterset.model.operators import OperatorName
 from clusterset.model.overrides import Override
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from clusterset.model.policy.config import Policy
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import IgnoredKeys, KeyPatterns
 from clusterset.model.rights import PROFILE_NAMESPACE
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import ConfigStruct, convert
@@ -367,15 +367,13 @@ class ClusterSet(ConfigStruct):
         return self.enable_controllers if cluster.enable_controllers is None else cluster.enable_controllers
 
     @property
-    def ignored_labels(self) -> KeyPatterns:
-        """Return the labels that lower pods do not get."""
-        ignore = self.ignore
-        return KeyPatterns((*self.ignore_labels, *ignore.labels, *operators.patterns(ignore.presets)))
-
-    @property
-    def ignored_annotations(self) -> KeyPatterns:
-        """Return the annotations that lower pods do not get."""
-        return KeyPatterns((*self.ignore.annotations, *operators.patterns(self.ignore.presets)))
+    def ignored(self) -> IgnoredKeys:
+        """Return the labels and annotations that lower pods do not get."""
+        ignore, presets = self.ignore, operators.patterns(self.ignore.presets)
+        return IgnoredKeys(
+            KeyPatterns((*self.ignore_labels, *ignore.labels, *presets)),
+            KeyPatterns((*ignore.annotations, *presets)),
+        )
 
 
 def profile_cluster(profiles: ClusterProfiles, name: str, path: str) -> Cluster:

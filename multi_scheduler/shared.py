@@ -54,7 +54,7 @@ class Shared:
             BoundPods(bound_pods),
             recorder,
             self._find_node,
-            config.ignored_labels,
+            config.ignored,
         )
         self._upper_nodes = UpperNodes(upper, config.upper_usage) if config.upper_usage is not None else None
         self.view = View(self.state, self._upper_nodes.measured if self._upper_nodes is not None else None)

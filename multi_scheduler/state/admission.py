@@ -19,7 +19,7 @@ from clusterset.model import names, namespace_map
 from clusterset.model.pod.affinity_terms import UpperNamespaces
 from clusterset.model.pod.groups import group_of
 from clusterset.model.pod.lower_spec import preferred_node
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import IgnoredKeys
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
 from multi_scheduler.state import limit_ranges, quotas
@@ -68,8 +68,8 @@ class AdmissionGate:
     """Shared by the gates of all clusters."""
     upper_namespaces: UpperNamespaces | None = None
     """Labels of the upper namespaces, for the affinity terms of lower pods."""
-    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
-    """Labels of upper pods that lower pods do not get."""
+    ignored: IgnoredKeys = field(default_factory=IgnoredKeys)
+    """Labels and annotations of upper pods that lower pods do not get."""
 
     def __post_init__(self) -> None:
         # The identity of the upper cluster is no setting of this program.
@@ -77,7 +77,7 @@ class AdmissionGate:
             self.config,
             controllers=self.controllers,
             upper_namespaces=self.upper_namespaces,
-            ignored_labels=self.ignored_labels,
+            ignored=self.ignored,
             last_verdict=self.last_verdict,
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from clusterset.admission import LastVerdict
 from clusterset.config import Cluster
 from clusterset.model.pod.affinity_terms import UpperNamespaces
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import IgnoredKeys
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -100,8 +100,8 @@ class ClusterState:
     """Writes events about bound pods without room; None: no events."""
     find_node: Callable[[str], VirtualNode | None] = lambda _name: None
     """Returns a virtual node by its name; None: there is no such virtual node."""
-    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
-    """Labels of upper pods that lower pods do not get."""
+    ignored: IgnoredKeys = field(default_factory=IgnoredKeys)
+    """Labels and annotations of upper pods that lower pods do not get."""
     clusters: dict[str, LowerState] = field(default_factory=dict)
     """The lower clusters by name."""
     predictions: dict[str, dict[str, Prediction]] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class ClusterState:
             self.settings,
             self._last_verdict,
             self.upper_namespaces.namespaces,
-            self.ignored_labels,
+            self.ignored,
         )
         lower.admission.recounted = self.reservations.note_change
         lower.feed.changed = partial(self.accounting.lower_changed, config.name)

@@ -13,7 +13,7 @@ from clusterset.admission import LastVerdict
 from clusterset.config import Cluster, UsageConfig
 from clusterset.model import names
 from clusterset.model.pod.affinity_terms import UpperNamespaces
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import IgnoredKeys
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -64,8 +64,8 @@ class LowerState:
     """Shared by all lower clusters."""
     upper_namespaces: UpperNamespaces
     """Labels of the upper namespaces, for the affinity terms of lower pods."""
-    ignored_labels: KeyPatterns = field(default_factory=KeyPatterns)
-    """Labels of upper pods that lower pods do not get."""
+    ignored: IgnoredKeys = field(default_factory=IgnoredKeys)
+    """Labels and annotations of upper pods that lower pods do not get."""
 
     def __post_init__(self) -> None:
         """Create an index, feeds and admission rules; ``run`` fills them."""
@@ -90,7 +90,7 @@ class LowerState:
             enforces=self.settings.admission == "Reject",
             last_verdict=self.last_verdict,
             upper_namespaces=self.upper_namespaces,
-            ignored_labels=self.ignored_labels,
+            ignored=self.ignored,
         )
 
     async def run(self, *, measures: bool) -> None:

@@ -431,7 +431,7 @@ def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
         cluster,
         controllers=config.controllers(cluster),
         cluster_id=cluster_id,
-        ignored_labels=config.ignored_labels,
+        ignored=config.ignored,
     )
     nodes = {
         node.name: VirtualNode(

@@ -299,6 +299,13 @@ class KeyPatterns:
         return [key for key in keys if match(key[:LONGEST])]
 
 
+class IgnoredKeys(NamedTuple):
+    """The labels and annotations of upper pods that lower pods do not get, because of ``ignore``."""
+
+    labels: KeyPatterns = KeyPatterns()
+    annotations: KeyPatterns = KeyPatterns()
+
+
 @functools.lru_cache(maxsize=256)
 def compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Return one expression for shell patterns; without patterns, it matches nothing."""

@@ -12,11 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterset.admission import Admitted, ClusterRules, LastVerdict, Refusal
-from clusterset.config import KNOWN_CONTROLLERS, Cluster
+from clusterset.config import KNOWN_CONTROLLERS, Cluster, IgnoreConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.operators import OperatorName
 from clusterset.model.policy.config import AnnotationRules, Policy
-from clusterset.model.policy.copied_keys import KeyPatterns
+from clusterset.model.policy.copied_keys import IgnoredKeys, KeyPatterns
 from clusterset.model.policy.decision import violations
 from controller_runtime.apimachinery.decoding import convert
 from controller_runtime.objects import from_dict
@@ -27,6 +28,7 @@ from tests.generated_pods import generate
 from tests.unit.clusterset.model.policy.pods import INJECTED
 from tests.unit.virtual_node.controllers import cluster as clusters
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene
+from virtual_node.config.types import Config
 from virtual_node.translate.base.ownership import Owner
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
@@ -229,6 +231,23 @@ def test_translation_of_an_admitted_pod_violates_what_the_policy_was_asked_about
     assert translated == (list(admitted.violations) if isinstance(admitted, Refusal) else [])
 
 
+@pytest.mark.parametrize(
+    ("presets", "field"),
+    [((), "annotations: metadata.annotations[vault.hashicorp.com/agent-image]"), (("vault",), "")],
+)
+def test_annotations_that_stay_in_the_upper_cluster_are_not_refused(
+    presets: tuple[OperatorName, ...], field: str
+):
+    """The lower pod does not have them. The extender asks the same rules."""
+    ignored = Config(ignore=IgnoreConfig(presets=[*presets])).ignored
+    pod = _pod(annotations={"vault.hashicorp.com/agent-image": "x", "team": "a"})
+    rules = ClusterRules(Cluster(name="a", kubeconfig=""), controllers=(), ignored=ignored)
+    found = rules.admit(pod, VirtualNode("vn", "a", {}, {}))
+    reason = found.reason if isinstance(found, Refusal) else ""
+    assert field in reason
+    assert bool(field) == bool(reason)
+
+
 @pytest.mark.parametrize("key", ["team", "kueue.x-k8s.io/queue-name", "topology.kubernetes.io/zone"])
 def test_spread_by_a_label_that_differs_in_the_lower_cluster_is_left_out(key: str):
     """Overrides change labels, ``ignore`` keeps them, and the lower node gives its zone. Each cluster has its own overrides."""
@@ -250,7 +269,7 @@ def test_spread_by_a_label_that_differs_in_the_lower_cluster_is_left_out(key: st
         rules = ClusterRules(
             cluster,
             controllers=(),
-            ignored_labels=KeyPatterns(("kueue.x-k8s.io/*",)),
+            ignored=IgnoredKeys(KeyPatterns(("kueue.x-k8s.io/*",))),
             last_verdict=shared,
         )
         admitted = rules.admit(pod, node)

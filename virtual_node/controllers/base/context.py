@@ -89,7 +89,7 @@ class ClusterContext:
             controllers=self.controllers,
             cluster_id=self.cluster_id,
             upper_namespaces=self.upper_namespaces,
-            ignored_labels=self.settings.ignored_labels,
+            ignored=self.settings.ignored,
         )
         self.places = Places(self.cluster_id, self.rules.namespace_map, self.config.namespaces.adopt)
         self.options = {

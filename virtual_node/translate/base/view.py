@@ -207,8 +207,8 @@ def pod_options(settings: Config, cluster: Cluster, rules: ClusterRules, node: N
     """Return the options for a virtual node of a lower cluster."""
     return PodOptions(
         owner=Owner(cluster_id=rules.cluster_id, node_name=node.name),
-        ignore_labels=settings.ignored_labels,
-        ignore_annotations=settings.ignored_annotations,
+        ignore_labels=settings.ignored.labels,
+        ignore_annotations=settings.ignored.annotations,
         service_accounts=settings.enable_serviceaccount,
         shared_tokens=settings.identities.tokens == "node",
         namespace_map=rules.namespace_map,
