@@ -387,7 +387,8 @@ class CertificateController:
                 why = f"PodCertificateRequest for signer {source.signer}: {error.message}"
                 tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
             except KeyError:
-                return not_mounted(source.volume, f"unknown key type {source.key_type!r}")
+                why = f"unknown key type {source.key_type!r}"
+                tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
             else:
                 tracked.issues[source.key] = replace(step.issue, request=made, failed="")
         return self._waiting(upper, source, tracked.issues[source.key])

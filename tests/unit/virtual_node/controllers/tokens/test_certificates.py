@@ -194,6 +194,18 @@ async def test_a_pod_makes_one_key_at_a_time():
         assert scene.woken == [UID, UID, UID]
 
 
+async def test_an_unknown_key_type_causes_no_loop():
+    """A later Kubernetes may have more. Other certificates of the pod are requested."""
+    later = {"podCertificate": {**CERTIFICATE["podCertificate"], "keyType": "MLDSA65"}}
+    async with running(later, CERTIFICATE) as scene:
+        await scene.ensure()
+        problems = await scene.ensure()
+        assert "unknown key type 'MLDSA65'" in problems[0].message
+        assert scene.upper.requests == 1
+        await asyncio.sleep(60)
+        assert len(scene.woken) < 10
+
+
 async def test_a_refused_renewal_is_not_repeated_every_second():
     """For example because the ServiceAccount is gone."""
     async with running(CERTIFICATE) as scene:
