@@ -18,7 +18,7 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler import configuration, connections, safe_scheduler
+from multi_scheduler import config, connections, safe_scheduler
 from multi_scheduler.bound_pods import BoundPods, bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
 from multi_scheduler.connections import LowerClients
@@ -39,7 +39,7 @@ async def run(options: SchedulerSettings) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await configuration.run(
+    await config.run(
         options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_serve, given))
     )
 

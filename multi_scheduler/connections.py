@@ -17,7 +17,7 @@ from clusterset.following import Kubeconfigs, changes
 from clusterset.profile_clusters import ProfileClusters
 from controller_runtime import log
 from controller_runtime.client.client import Client, connected, warn
-from multi_scheduler.configuration import ProcessSettings
+from multi_scheduler.config import ProcessSettings
 
 _POLL = 2.0
 """Seconds between checks of the kubeconfig files and the ClusterProfiles."""

@@ -88,7 +88,7 @@ PROGRAM = Program(
     "line of the extender.",
     settings=PrintSettings,
     run="multi_scheduler.print_configuration:run",
-    rights="multi_scheduler.rights",
+    rights="multi_scheduler.program",
     examples=[
         (
             "For a scheduler and an extender on one host",

@@ -1,4 +1,4 @@
-"""The declaration of ``virtual-node-multi-scheduler``.
+"""The declaration of ``virtual-node-multi-scheduler``, and the rights that it needs in upper and lower clusters.
 
 The flags of kube-scheduler, which tensile-kube's multi-scheduler has, too, are accepted without effect. The extender is
 not a scheduler: leader election, serving and the queue are settings of the stock kube-scheduler that calls it. The lists
@@ -12,12 +12,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from clusterset import config as inventory
+from clusterset.model.rights import EXTENDER_LEASE, EXTENDER_SECRET
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import ForeignFlags
 from controller_runtime.process.listening import service_hosts
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import Port, Setting
-from multi_scheduler.configuration import ProcessSettings
+from controller_runtime.rights import OWN_NAMESPACE, Right, leader_election
+from multi_scheduler.config import ProcessSettings
 from multi_scheduler.extender.server import MAX_BODY_BYTES
 
 _EXTENDER = "extender"
@@ -121,7 +124,7 @@ PROGRAM = Program(
     "is chosen only if one of its lower nodes has room.",
     settings=SchedulerSettings,
     run="multi_scheduler.app:run",
-    rights="multi_scheduler.rights",
+    rights="multi_scheduler.program",
     examples=[
         ("Read the lower clusters from a file", "--kubeconfig upper.yaml --config clusters.yaml"),
         (
@@ -132,3 +135,75 @@ PROGRAM = Program(
     commands={"print-scheduler-configuration": "multi_scheduler.print_configuration:PROGRAM"},
     foreign=KUBE_SCHEDULER,
 )
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "map virtual nodes to lower clusters"),
+    Right("", "pods", ("list", "watch"), "bound pods without a lower pod yet, and pods of groups"),
+    Right("", "namespaces", ("list", "watch"), "labels that the affinity terms of pods select"),
+    Right(
+        "scheduling.x-k8s.io",
+        "podgroups",
+        ("list", "watch"),
+        "minimum of a pod group, if this API is installed",
+    ),
+    Right(
+        "scheduling.k8s.io", "podgroups", ("list", "watch"), "minCount of a native group (Kubernetes 1.37)"
+    ),
+    Right("", "events", ("create", "patch"), "Events about the choice of a pod's node"),
+    # No right to create: a new Secret of type service-account-token gets the token of any account in the namespace.
+    Right(
+        "",
+        "secrets",
+        ("get", "update"),
+        "certificates of extender and scheduler (--secret-name)",
+        "",
+        OWN_NAMESPACE,
+        (EXTENDER_SECRET,),
+    ),
+    *leader_election(EXTENDER_LEASE, "only one of several replicas answers (--active-lease)"),
+)
+
+BIND: tuple[Right, ...] = (Right("", "pods", ("create",), "bind pods (bindVerb)", "binding"),)
+"""Added to ``UPPER`` if the extender binds pods."""
+
+PROFILES: tuple[Right, ...] = inventory.PROFILES
+"""Added to ``UPPER`` with ``clusterProfiles``. ``<profiles>`` stands for the namespace of the ClusterProfiles."""
+
+UPPER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of real nodes (upperUsage.source MetricsAPI)"),
+)
+"""Added to ``UPPER`` for ``upperUsage.source`` MetricsAPI."""
+
+UPPER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of real nodes (upperUsage.source Summary or Resource)", "proxy"),
+)
+"""Added to ``UPPER`` for ``upperUsage.source`` Summary or Resource, see ``LOWER_KUBELETS``."""
+
+LOWER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "capacity of every lower node"),
+    Right("", "pods", ("list", "watch"), "pods that use this room"),
+    Right("", "persistentvolumes", ("list", "watch"), "nodes that volumes are bound to"),
+    # Without these rights, pods are sent to lower clusters that may refuse them.
+    Right("", "resourcequotas", ("list", "watch"), "pods that a lower quota would refuse"),
+    Right("", "limitranges", ("list", "watch"), "defaults and limits of lower pods"),
+    Right(
+        "",
+        "namespaces",
+        ("list", "watch"),
+        "namespaces that the virtual node must not use, and their labels for affinity",
+    ),
+    Right("scheduling.k8s.io", "priorityclasses", ("list", "watch"), "lower quotas of priority classes"),
+)
+"""Rights that ``virtual-node lower-cluster register`` grants to the read-only account."""
+
+LOWER_METRICS_API: tuple[Right, ...] = (
+    Right("metrics.k8s.io", "nodes", ("list",), "usage of lower nodes (usage.source MetricsAPI)"),
+)
+"""Added to ``LOWER`` for ``usage.source`` MetricsAPI: ``lower-cluster register --usage-source MetricsAPI`` grants this."""
+
+LOWER_KUBELETS: tuple[Right, ...] = (
+    Right("", "nodes", ("get",), "usage of lower nodes (usage.source Summary or Resource)", "proxy"),
+)
+"""Added to ``LOWER`` for ``usage.source`` Summary or Resource: ``lower-cluster register --usage-source Summary`` grants this.
+RBAC cannot limit the right to metrics. With this right an account can read logs, and on some releases run commands, through any
+kubelet."""

@@ -22,7 +22,7 @@ from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender
 from multi_scheduler.extender.server import Decide, ExtenderServer
-from multi_scheduler.usage.store import CONGESTION, DEVIATION, FORECAST, MEAN, number
+from multi_scheduler.usage import CONGESTION, DEVIATION, FORECAST, MEAN, number
 
 Pod = Mapping[str, Any]
 Nodes = Mapping[str, Mapping[str, Any]]

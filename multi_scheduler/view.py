@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from multi_scheduler.state.cluster.filters import Node
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Prediction
 from multi_scheduler.state.cluster_state import ClusterState
 from multi_scheduler.state.lower_state import MeasuredNodes
-from multi_scheduler.usage.store import Measured, Usage, UsageStore
+from multi_scheduler.usage import Measured, Usage, UsageStore
 from multi_scheduler.virtual_node import VirtualNode
 
 _ESTIMATED = {"cpu": 0.85, "memory": 0.7}

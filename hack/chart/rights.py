@@ -9,7 +9,7 @@ import yaml
 
 from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
-from multi_scheduler import rights as multi_scheduler
+from multi_scheduler import program as multi_scheduler
 from multi_scheduler.annotator import program as annotator
 from swarm import rights as swarm
 from virtual_node.rights import copies, operator
@@ -18,7 +18,7 @@ from webhook import rights as webhook
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
 FILE = CHART / "files" / "rights.yaml"
-_HEADER = "# Made by `python -m hack.chart` from the components' rights.py. Do not edit.\n"
+_HEADER = "# Made by `python -m hack.chart` from the components' tables of rights. Do not edit.\n"
 
 
 def tables() -> dict[str, dict[str, Iterable[Right]]]:

@@ -1,4 +1,4 @@
-"""``docs/reference/rights.md``: the RBAC rules of every component's ``rights.py`` as tables."""
+"""``docs/reference/rights.md``: the RBAC rules of every component as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hack.programs import programs
 
 _INTRODUCTION = """# Rights
 
-What each component asks for, from the `rights.py` of its package, such as
+What each component asks for, from the `program.py` of its package, and for virtual nodes from
 [`virtual_node/rights/daemon.py`](../../virtual_node/rights/daemon.py).
 
 - `virtual-node check` asks both clusters for every line of the virtual node's tables. It says what is missing, and

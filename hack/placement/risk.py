@@ -22,7 +22,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.state.cluster import scoring
 from multi_scheduler.state.cluster.index import ClusterIndex
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed, demand
-from multi_scheduler.usage.store import Sample, UsageStore
+from multi_scheduler.usage import Sample, UsageStore
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 

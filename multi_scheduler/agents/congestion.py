@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from multi_scheduler.agents.by_node import AskedPod, NodeAgent, NodeSettings
 from multi_scheduler.numeric import rounded
-from multi_scheduler.usage.store import CONGESTION
+from multi_scheduler.usage import CONGESTION
 from multi_scheduler.view import LowerNode
 from multi_scheduler.virtual_node import VirtualNode
 

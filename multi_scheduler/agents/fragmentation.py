@@ -25,9 +25,8 @@ from controller_runtime.errors import ConfigError
 from multi_scheduler.agent import AgentContext
 from multi_scheduler.agents.by_node import ViewAgent
 from multi_scheduler.numeric import NEUTRAL
-from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.index import ClusterIndex, parts
 from multi_scheduler.state.cluster.pod_requirements import Demand
-from multi_scheduler.state.devices import parts
 from multi_scheduler.virtual_node import VirtualNode
 
 _MOST_SHAPES = 1024

@@ -28,15 +28,15 @@ from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryabl
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from multi_scheduler import configuration, connections, malformed
+from multi_scheduler import config, connections, malformed
 from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.shared import Shared
-from multi_scheduler.state.cluster.node_filter import Node
+from multi_scheduler.state.cluster.filters import Node
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.usage.store import DEVIATION, FORECAST, MEAN, Usage, number
+from multi_scheduler.usage import DEVIATION, FORECAST, MEAN, Usage, number
 
 _SMALL = 0.5
 """The change of a smaller value is compared with this value instead, so that small loads cause fewer writes."""
@@ -216,7 +216,7 @@ async def run(options: AnnotatorSettings) -> None:
     Raises:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
-    await configuration.run(
+    await config.run(
         options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_work, given))
     )
 

@@ -13,7 +13,7 @@ from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
 from controller_runtime.process.settings import PROCESS, Positive, Setting
 from controller_runtime.rights import Right, leader_election
-from multi_scheduler.configuration import ProcessSettings
+from multi_scheduler.config import ProcessSettings
 
 _ANNOTATIONS = "annotations"
 

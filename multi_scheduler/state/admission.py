@@ -22,9 +22,8 @@ from clusterset.model.pod.lower_spec import preferred_node
 from clusterset.model.policy.copied_keys import IgnoredKeys
 from controller_runtime.apimachinery.translation_budget import TooLargeError
 from controller_runtime.resources import LIMIT_RANGES, NAMESPACES, PRIORITY_CLASSES, RESOURCE_QUOTAS
-from multi_scheduler.state import limit_ranges, quotas
-from multi_scheduler.state.limit_ranges import LimitRange
-from multi_scheduler.state.quotas import Charge, Kind, Quota
+from multi_scheduler.state import quotas
+from multi_scheduler.state.quotas import Charge, Kind, LimitRange, Quota
 from multi_scheduler.virtual_node import VirtualNode
 
 _CHOSEN_NODE = (names.ANNOTATION_PREFERRED_NODE, names.ANNOTATION_REQUIRED_NODE)
@@ -255,7 +254,7 @@ class Admission:
         """Store a new or changed ResourceQuota."""
         metadata = quota["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        before, after = self._quotas.get(namespace, {}).get(name), quotas.read(quota)
+        before, after = self._quotas.get(namespace, {}).get(name), quotas.read_quota(quota)
         _put(self._quotas, namespace, name, after)
         if before is not None and after is not None:
             self._recently_counted.grown(namespace, name, before.used, after.used)
@@ -270,7 +269,7 @@ class Admission:
     def upsert_range(self, limit_range: Mapping[str, Any]) -> None:
         """Store a new or changed LimitRange."""
         metadata = limit_range["metadata"]
-        _put(self._ranges, metadata["namespace"], metadata["name"], limit_ranges.read(limit_range))
+        _put(self._ranges, metadata["namespace"], metadata["name"], quotas.read_limit_range(limit_range))
 
     def remove_range(self, namespace: str, name: str) -> None:
         """Forget a deleted LimitRange."""
@@ -348,8 +347,8 @@ class Admission:
         there = self._quotas.get(namespace) if RESOURCE_QUOTAS.plural not in self.unknown else None
         refusal = ""
         if ranges:
-            spec = limit_ranges.with_defaults(spec, ranges)
-            refusal = limit_ranges.objection(spec, ranges)
+            spec = quotas.with_defaults(spec, ranges)
+            refusal = quotas.objection(spec, ranges)
         if not there:
             return Admitted(spec, None, refusal)
         charge = quotas.charge(spec, namespace=namespace, priority_class=self._priority_class(priority_class))

@@ -18,8 +18,8 @@ from clusterset.model import autoscaling as settings
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.declared_features import REQUIRED
+from multi_scheduler.state.cluster.filters import Node
 from multi_scheduler.state.cluster.index import ClusterIndex
-from multi_scheduler.state.cluster.node_filter import Node
 from multi_scheduler.state.cluster.pod_requirements import Demand, Placed
 
 BACKOFF = (300.0, 600.0, 1200.0, 1800.0)

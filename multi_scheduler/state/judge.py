@@ -12,10 +12,10 @@ from clusterset.model.pod.conditions import claim_names
 from multi_scheduler import malformed
 from multi_scheduler.state import placing
 from multi_scheduler.state.admission import GateResult
+from multi_scheduler.state.cluster.filters import MISSING_LABEL
 from multi_scheduler.state.cluster.limits import TooManyRequirementsError
 from multi_scheduler.state.cluster.pod_requirements import Demand, demand, placed_on
 from multi_scheduler.state.cluster.scoring import Prediction, predict
-from multi_scheduler.state.cluster.topology import MISSING_LABEL
 from multi_scheduler.state.lower_state import LowerState, StateSettings
 from multi_scheduler.state.placing import Entry, Work
 from multi_scheduler.state.reservations import Place

@@ -19,6 +19,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import now
+from multi_scheduler import usage
 from multi_scheduler.bound_pods import BOUND
 from multi_scheduler.state.admission import Admission, AdmissionGate
 from multi_scheduler.state.cluster.index import ClusterIndex
@@ -26,9 +27,8 @@ from multi_scheduler.state.cluster.pod_requirements import Placed
 from multi_scheduler.state.cluster.scoring import Lower
 from multi_scheduler.state.cluster_feed import Feed, shrink_node, shrink_pod
 from multi_scheduler.state.future_nodes import FutureNodes, Pool
-from multi_scheduler.usage import store
-from multi_scheduler.usage.sources import UsageFeed, make_source
-from multi_scheduler.usage.store import UsageStore
+from multi_scheduler.usage import UsageStore
+from multi_scheduler.usage_sources import UsageFeed, make_source
 
 
 class StateSettings(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -145,14 +145,14 @@ class MeasuredNodes:
             return
         if self.config.source == "Annotations":
             figures = [
-                store.read(found, resource, node.allocatable.get(resource, 0))
-                for resource in (store.CPU, store.MEMORY)
+                usage.read(found, resource, node.allocatable.get(resource, 0))
+                for resource in (usage.CPU, usage.MEMORY)
             ]
             if any(figures):
-                self.usage.put(name, store.time(found), *figures)
+                self.usage.put(name, usage.time(found), *figures)
             else:  # the annotator removes the annotations of unknown usage
                 self.usage.forget(name)
-        congestion = {key: found[key] for key in (store.CONGESTION,) if key in found}
+        congestion = {key: found[key] for key in (usage.CONGESTION,) if key in found}
         self.usage.annotate(name, congestion)
 
 

@@ -34,7 +34,7 @@ from multi_scheduler.extender import protocol
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.shared import FIT, Shared
 from multi_scheduler.state.cluster_feed import shrink_pod
-from multi_scheduler.usage.store import Pressure, Sample
+from multi_scheduler.usage import Pressure, Sample
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.lower_pods import mark_synced
 

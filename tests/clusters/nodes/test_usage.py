@@ -23,9 +23,9 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_annotator, start_descheduler, start_multi_scheduler
-from multi_scheduler.rights import LOWER_KUBELETS
-from multi_scheduler.usage.sources import MetricsApi, Resource, Source, Summary
-from multi_scheduler.usage.store import Sample
+from multi_scheduler.program import LOWER_KUBELETS
+from multi_scheduler.usage import Sample
+from multi_scheduler.usage_sources import MetricsApi, Resource, Source, Summary
 from tests.clusters.commands.test_inspect import least
 from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
 from tests.serving import served

@@ -25,7 +25,7 @@ from hack.sandbox.process import Process
 from multi_scheduler.annotator.program import LOWER_ANNOTATE
 from multi_scheduler.annotator.program import UPPER as ANNOTATOR
 from multi_scheduler.extender.extender import REASON as SCORED
-from multi_scheduler.rights import LOWER, LOWER_METRICS_API
+from multi_scheduler.program import LOWER, LOWER_METRICS_API
 from tests import metrics_api, prometheus_api
 from tests.clusters.commands.test_commands import command
 from tests.clusters.commands.test_inspect import least

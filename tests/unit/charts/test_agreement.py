@@ -15,7 +15,7 @@ import yaml
 import descheduler.rights
 import multi_scheduler.annotator.program
 import multi_scheduler.config
-import multi_scheduler.rights
+import multi_scheduler.program
 import swarm.program
 import swarm.rights
 import virtual_node.config.file
@@ -177,16 +177,16 @@ def test_rights_are_those_of_the_tables(case):
         inspects += virtual_node.rights.copies.INSPECTION[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
-    multi = list(multi_scheduler.rights.UPPER)
+    multi = list(multi_scheduler.program.UPPER)
     if given.get("multiScheduler", {}).get("bind", True):
-        multi += multi_scheduler.rights.BIND
+        multi += multi_scheduler.program.BIND
     if given.get("multiScheduler", {}).get("upperUsage"):
-        multi += multi_scheduler.rights.UPPER_KUBELETS
+        multi += multi_scheduler.program.UPPER_KUBELETS
     annotates = list(multi_scheduler.annotator.program.UPPER)
     removes = [*operator.UNINSTALL, *(operator.UNINSTALL_SHARDS if is_sharded else ())]
     if (profiles := _configuration(case).cluster_profiles) is not None:
         read = [
-            dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.rights.PROFILES
+            dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.program.PROFILES
         ]
         for kind in profiles.defaults.get("follow", []):
             virtual += virtual_node.rights.copies.UPPER[kind]

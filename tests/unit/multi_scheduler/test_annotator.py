@@ -21,10 +21,9 @@ from multi_scheduler.annotator import app as writing
 from multi_scheduler.annotator.app import Measurement, Writer, differ, values
 from multi_scheduler.annotator.program import PROGRAM
 from multi_scheduler.config import Config
-from multi_scheduler.state.cluster.node_filter import Node
+from multi_scheduler.state.cluster.filters import Node
 from multi_scheduler.state.lower_state import LowerState
-from multi_scheduler.usage import store
-from multi_scheduler.usage.store import Measured, Pressure, Usage
+from multi_scheduler.usage import Measured, Pressure, Usage, read
 from multi_scheduler.virtual_node import VirtualNode
 from tests import objects
 from tests.background import working
@@ -49,7 +48,7 @@ def test_virtual_node_gets_the_sum_of_its_lower_nodes() -> None:
     )
     assert (found["mean-free-memory"], found["forcasted-free-memory"]) == (str(6 * GIB), None)
     written = {key: value for key, value in values(nodes[:1]).items() if value is not None}
-    assert store.read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
+    assert read(written, "cpu", 4000) == Measured(1000, 1000, 300, 1200)
     assert set(values(nodes[2:]).values()) >= {None, "500"}
 
 

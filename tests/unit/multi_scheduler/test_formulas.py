@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterset.config import Thresholds
-from multi_scheduler import numeric
+from multi_scheduler import numeric, usage
 from multi_scheduler.agents import congestion, cost, load, pigeon, safe
 from multi_scheduler.numeric import rounded
-from multi_scheduler.usage import store
-from multi_scheduler.usage.store import Pressure, Stall
+from multi_scheduler.usage import Pressure, Stall
 
 _VECTORS = Path(__file__).parent / "vectors"
 SAFE: dict[str, Any] = json.loads((_VECTORS / "safe_scheduler.json").read_text())
@@ -283,15 +282,15 @@ def test_beta_distribution_is_monotonic(mean: float, deviation: float, one: floa
 def test_pressure_of_kubeleet(*, pods, cpu, memory_some, memory_full, io, points) -> None:
     """Load as integer points."""
     found = Pressure(Stall(some10=cpu), Stall(some10=memory_some, full10=memory_full), Stall(some10=io))
-    assert rounded(10 * (1 - store.pressure_load(pods / 100, found, utilization=0.9))) == points
+    assert rounded(10 * (1 - usage.pressure_load(pods / 100, found, utilization=0.9))) == points
 
 
 def test_cpu_pressure_counts_on_busy_nodes_only() -> None:
     """CFS throttling raises CPU pressure on idle nodes."""
     throttled = Pressure(cpu=Stall(some10=90, some60=90))
     for utilization, counts in ((0.7, False), (0.71, True), (None, False)):
-        assert store.is_pressed(throttled, Thresholds(), utilization=utilization) == counts
-        assert (store.pressure_load(0, throttled, utilization=utilization) > 0) == counts
+        assert usage.is_pressed(throttled, Thresholds(), utilization=utilization) == counts
+        assert (usage.pressure_load(0, throttled, utilization=utilization) > 0) == counts
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,7 @@ def test_pressure_starts_and_ends_at_different_averages(short, long, was_pressed
     """Hysteresis of KEP-5394."""
     found = Pressure(memory=Stall(full10=short, full60=long))
     assert (
-        store.is_pressed(found, Thresholds(memory=10), utilization=None, was_pressed=was_pressed) == expected
+        usage.is_pressed(found, Thresholds(memory=10), utilization=None, was_pressed=was_pressed) == expected
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.protocol import Candidates
-from multi_scheduler.usage.store import Pressure, Stall
+from multi_scheduler.usage import Pressure, Stall
 from multi_scheduler.virtual_node import VirtualNode
 from tests.unit.multi_scheduler.agents.test_scoring_agents import REAL, Scene, agent, near, pod
 

@@ -24,7 +24,7 @@ from multi_scheduler.agents.pressure import PressureAgent
 from multi_scheduler.agents.safe import SafeAgent
 from multi_scheduler.config import AgentConfig, Config
 from multi_scheduler.state.cluster_feed import shrink_pod
-from multi_scheduler.usage.store import Pressure, Sample, Stall
+from multi_scheduler.usage import Pressure, Sample, Stall
 from multi_scheduler.virtual_node import VirtualNode
 from tests import objects
 from tests.background import working

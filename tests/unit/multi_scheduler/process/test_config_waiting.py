@@ -15,7 +15,7 @@ from clusterset import following
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError
 from hack.sandbox.ports import free_ports
-from multi_scheduler import configuration
+from multi_scheduler import config
 from multi_scheduler.bound_pods import bound_pods
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.shared import Shared
@@ -66,7 +66,7 @@ async def test_waits_with_an_invalid_configuration(
 
     with capture_logs() as logs:
         options = PROGRAM.parse([*arguments, "--wait-for-config"])
-        async with working(configuration.run(options, "p", work)) as task:
+        async with working(config.run(options, "p", work)) as task:
             await asyncio.sleep(0.2)
             assert not task.done()
             status, text = await _readyz(port)
@@ -78,4 +78,4 @@ async def test_waits_with_an_invalid_configuration(
     assert said in line["error"]
     file.write_text(HEAD + wrong, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        await configuration.run(PROGRAM.parse(arguments), "p", work)
+        await config.run(PROGRAM.parse(arguments), "p", work)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multi_scheduler.state.cluster.index import ClusterIndex
+from multi_scheduler.state.cluster.index import ClusterIndex, DeviceColumn, parts
 from multi_scheduler.state.cluster.pod_requirements import Placed, demand
-from multi_scheduler.state.devices import DeviceColumn, parts
 from tests import objects
 
 GPU = "koordinator.sh/gpu-core"

@@ -13,10 +13,9 @@ from clusterset.config import Kind, PrometheusConfig, UsageConfig
 from clusterset.model import names
 from controller_runtime.client.limits import CacheBudget
 from controller_runtime.errors import ConfigError, ConnectionFailed, Forbidden, Unavailable
-from multi_scheduler import config
-from multi_scheduler.usage import store
-from multi_scheduler.usage.sources import MetricsApi, Prometheus, Resource, Source, Summary, make_source
-from multi_scheduler.usage.store import Measured, Pressure, Sample, Stall
+from multi_scheduler import config, usage
+from multi_scheduler.usage import Measured, Pressure, Sample, Stall
+from multi_scheduler.usage_sources import MetricsApi, Prometheus, Resource, Source, Summary, make_source
 
 AT = "2026-11-22T10:00:00Z"
 EPOCH = 1795341600.0
@@ -164,9 +163,9 @@ async def test_queries_prometheus_through_the_api_server() -> None:
 )  # fmt: skip
 def test_reads_annotations_of_kube_safe_scheduler(found, expected) -> None:
     """Numbers of free amounts; anything else is missing."""
-    assert store.read(found, "cpu", 4000) == expected
-    assert store.time(found) == 0
-    assert store.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
+    assert usage.read(found, "cpu", 4000) == expected
+    assert usage.time(found) == 0
+    assert usage.time({names.ANNOTATION_USAGE_AT: AT}) == EPOCH
 
 
 @pytest.mark.parametrize(

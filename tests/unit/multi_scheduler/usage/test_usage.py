@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_runtime.errors import ConnectionFailed
-from multi_scheduler.usage.sources import MetricsApi, Source, UsageFeed
-from multi_scheduler.usage.store import Measured, Pressure, Sample, Series, Stall, UsageStore
+from multi_scheduler.usage import Measured, Pressure, Sample, Series, Stall, UsageStore
+from multi_scheduler.usage_sources import MetricsApi, Source, UsageFeed
 from tests.background import working
 
 MIB = 1024**2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import multi_scheduler.rights
+import multi_scheduler.program
 import virtual_node.rights.daemon
 from clusterset.config import Cluster
 from clusterset.model import names
@@ -345,7 +345,7 @@ def test_register_grants_the_needed_rights():
     def grants(table):
         return {(right.group, right.full_resource, verb) for right in table for verb in right.verbs}
 
-    ours, theirs = multi_scheduler.rights, virtual_node.rights.daemon
+    ours, theirs = multi_scheduler.program, virtual_node.rights.daemon
     for asked, granted in (
         (ours.LOWER, theirs.LOWER_VIEWER),
         (ours.LOWER_METRICS_API, theirs.LOWER_VIEWER_METRICS_API),

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from multi_scheduler.state import limit_ranges
-from multi_scheduler.state.limit_ranges import LimitRange
+from multi_scheduler.state import quotas
+from multi_scheduler.state.quotas import LimitRange
 
 
 def _range(*items: dict[str, Any], name: str = "r") -> LimitRange:
-    found = limit_ranges.read({"metadata": {"name": name, "namespace": "shop"}, "spec": {"limits": [*items]}})
+    found = quotas.read_limit_range(
+        {"metadata": {"name": name, "namespace": "shop"}, "spec": {"limits": [*items]}}
+    )
     assert found is not None
     return found
 
@@ -28,7 +30,7 @@ def _spec(requests: Any = None, limits: Any = None, **more: Any) -> dict[str, An
 def test_adds_defaults_to_containers():
     """Requests and limits by resource; own values stay."""
     ranges = [_of_containers(defaultRequest={"cpu": "1", "memory": "1Gi"}, default={"cpu": "2"})]
-    made = limit_ranges.with_defaults(_spec({"cpu": "100m"}), ranges)
+    made = quotas.with_defaults(_spec({"cpu": "100m"}), ranges)
     (container,) = made["containers"]
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2"}}
 
@@ -36,7 +38,7 @@ def test_adds_defaults_to_containers():
 def test_adds_defaults_to_init_containers():
     """Including sidecars."""
     spec = _spec(initContainers=[{"name": "i"}, {"name": "s", "restartPolicy": "Always"}])
-    made = limit_ranges.with_defaults(spec, [_of_containers(defaultRequest={"cpu": "1"})])
+    made = quotas.with_defaults(spec, [_of_containers(defaultRequest={"cpu": "1"})])
     assert [one["resources"]["requests"] for one in made["initContainers"]] == [{"cpu": "1"}, {"cpu": "1"}]
     assert "resources" not in spec["initContainers"][0]
 
@@ -47,14 +49,14 @@ def test_first_of_several_ranges_wins():
         _range({"type": "Container", "defaultRequest": {"cpu": "1"}}, name="a"),
         _range({"type": "Container", "defaultRequest": {"cpu": "2", "memory": "1Gi"}}, name="b"),
     ]
-    (container,) = limit_ranges.with_defaults(_spec(), ranges)["containers"]
+    (container,) = quotas.with_defaults(_spec(), ranges)["containers"]
     assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
 
 
 def test_spec_without_defaults_is_not_copied():
     """Ranges with only bounds cost nothing."""
     spec = _spec()
-    assert limit_ranges.with_defaults(spec, [_of_containers(max={"cpu": "1"})]) is spec
+    assert quotas.with_defaults(spec, [_of_containers(max={"cpu": "1"})]) is spec
 
 
 @pytest.mark.parametrize(
@@ -75,15 +77,15 @@ def test_spec_without_defaults_is_not_copied():
 )  # fmt: skip
 def test_enforces_bounds_of_containers(item, requests, limits, expected):
     """In the apiserver's words, with the range's name."""
-    found = limit_ranges.objection(_spec(requests, limits), [_of_containers(**item)])
+    found = quotas.objection(_spec(requests, limits), [_of_containers(**item)])
     assert expected in found if expected else found == ""
 
 
 def test_default_limit_below_a_request_is_refused():
     """Defaults are filled in by field; after that a request must not exceed its limit."""
     ranges = [_of_containers(default={"cpu": "1"}, defaultRequest={"cpu": "500m"})]
-    spec = limit_ranges.with_defaults(_spec({"cpu": "2"}), ranges)
-    found = limit_ranges.objection(spec, ranges)
+    spec = quotas.with_defaults(_spec({"cpu": "2"}), ranges)
+    found = quotas.objection(spec, ranges)
     assert found == "a default of LimitRange r contradicts the pod: container c requests 2 cpu and may have 1"
 
 
@@ -107,18 +109,18 @@ def test_pod_bounds_apply_to_the_sum_of_containers(item, expected):
         ],
         "overhead": {"cpu": "10"},
     }  # fmt: skip
-    found = limit_ranges.objection(spec, [_range({"type": "Pod", **item})])
+    found = quotas.objection(spec, [_range({"type": "Pod", **item})])
     assert expected in found if expected else found == ""
 
 
 def test_pod_level_resources_replace_the_sum():
     """KEP-2837."""
     spec = _spec(resources={"requests": {"cpu": "1"}, "limits": {"cpu": "2"}})
-    assert limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "2"}})]) == ""
-    assert "limit is 2" in limit_ranges.objection(spec, [_range({"type": "Pod", "max": {"cpu": "1"}})])
+    assert quotas.objection(spec, [_range({"type": "Pod", "max": {"cpu": "2"}})]) == ""
+    assert "limit is 2" in quotas.objection(spec, [_range({"type": "Pod", "max": {"cpu": "1"}})])
 
 
 def test_ignores_ranges_for_claims():
     """They have no rules for pods."""
     item = {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}
-    assert limit_ranges.read({"metadata": {"name": "r"}, "spec": {"limits": [item]}}) is None
+    assert quotas.read_limit_range({"metadata": {"name": "r"}, "spec": {"limits": [item]}}) is None

@@ -23,7 +23,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.client.served_version import metrics_api
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized, Unavailable
 from controller_runtime.util.event_loop import Slicer
-from multi_scheduler.usage.store import Pressure, Sample, Stall, UsageStore
+from multi_scheduler.usage import Pressure, Sample, Stall, UsageStore
 
 _TIMEOUT = 10.0
 _KUBELET_TIMEOUT = 5.0

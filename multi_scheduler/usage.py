@@ -1,7 +1,7 @@
 """Usage of a lower cluster's nodes, written by a feed and read by agents. Values that are too old are not returned.
 
-``read`` returns usage from annotations of lower nodes, as written by kube-safe-scheduler's annotator or
-``virtual-node-annotator``.
+``usage_sources`` measures it. ``read`` returns usage from annotations of lower nodes, as written by kube-safe-scheduler's
+annotator or ``virtual-node-annotator``.
 """
 
 from __future__ import annotations
