@@ -112,6 +112,6 @@ PROGRAM = _Compatible(
     about="Like k8s-swarm's controller: creates a Swarm for one StatefulSet and assigns its jobs.",
     settings=LegacySettings,
     run="swarm.app:run_legacy",
-    rights="swarm.rights",
+    rights="swarm.program",
     examples=[("As in k8s-swarm's manifests", "internal --namespace swarm --label swarm-worker")],
 )

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from typing import Annotated
+
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
-from controller_runtime.process.settings import PROCESS, UPPER as UPPER_CLUSTER, Positive, Setting
+from controller_runtime.process.settings import PROCESS, Positive, Setting
+from controller_runtime.process.settings import UPPER as UPPER_CLUSTER
 from controller_runtime.rights import READ, Right, leader_election
 from swarm.spec import GROUP
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HAND_OVER = "hand-over"
-UPPER: tuple[Right, ...] = (
-    Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
-    Right("coordination.k8s.io", "leases", READ, "heartbeats of nodes", namespace="kube-node-lease"),
-    *leader_election(PROGRAM.name, "only one of several replicas works"),
-)
-
-SWARMS: tuple[Right, ...] = (
-    Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
-    Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
-    Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
-    Right(
-        "coordination.k8s.io",
-        "leases",
-        (*READ, "create", "update", "delete"),
-        "acknowledgements of workers; slots of Deployments",
-    ),
-    Right("", "pods", READ, "workers"),
-    Right("", "pods", ("create",), "restart workers (refresh: Restart)", "eviction"),
-    Right("apps", "statefulsets", READ, "how many workers there are"),
-    Right("apps", "deployments", READ, "how many workers there are"),
-    Right("", "events", ("create", "patch"), "Events about Swarms"),
-)
-"""Needed in the namespace of ``--namespace``, or without this flag in all namespaces."""
 
 
 class SwarmSettings(ControllerSettings, kw_only=True):
@@ -76,7 +55,7 @@ PROGRAM = Program(
     about="Assigns the jobs of Swarms to worker pods and hands them over. With `worker`, runs one worker.",
     settings=SwarmSettings,
     run="swarm.app:run",
-    rights="swarm.rights",
+    rights="swarm.program",
     examples=[
         ("Reconcile all Swarms of a cluster", "--kubeconfig upper.yaml"),
         ("Run one worker with a process per job", "worker --swarm streams --exec 'consume {job}'"),
@@ -86,3 +65,27 @@ PROGRAM = Program(
         "controller": "swarm.compatibility:PROGRAM",
     },
 )
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
+    Right("coordination.k8s.io", "leases", READ, "heartbeats of nodes", namespace="kube-node-lease"),
+    *leader_election(PROGRAM.name, "only one of several replicas works"),
+)
+
+SWARMS: tuple[Right, ...] = (
+    Right(GROUP, "swarms", (*READ, "patch"), "Swarms; their finalizer"),
+    Right(GROUP, "swarms", ("update",), "assignments, and the record of grants", "status"),
+    Right("", "configmaps", (*READ, "create", "update", "delete"), "lists of jobs; the share of each worker"),
+    Right(
+        "coordination.k8s.io",
+        "leases",
+        (*READ, "create", "update", "delete"),
+        "acknowledgements of workers; slots of Deployments",
+    ),
+    Right("", "pods", READ, "workers"),
+    Right("", "pods", ("create",), "restart workers (refresh: Restart)", "eviction"),
+    Right("apps", "statefulsets", READ, "how many workers there are"),
+    Right("apps", "deployments", READ, "how many workers there are"),
+    Right("", "events", ("create", "patch"), "Events about Swarms"),
+)
+"""Needed in the namespace of ``--namespace``, or without this flag in all namespaces."""

@@ -1,4 +1,4 @@
-"""Types of a Swarm's specification, from which ``crd`` derives the schema, and their parsers.
+"""Types of a Swarm's specification, from which ``hack/chart/swarm.py`` derives the schema, and their parsers.
 
 ``read_list`` parses lists of jobs in ConfigMaps and files. Users write them, so size and nesting are limited.
 """

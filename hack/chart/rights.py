@@ -11,7 +11,7 @@ from controller_runtime.rights import Right, rules
 from descheduler import rights as descheduler
 from multi_scheduler import program as multi_scheduler
 from multi_scheduler.annotator import program as annotator
-from swarm import rights as swarm
+from swarm import program as swarm
 from virtual_node.rights import copies, operator
 from virtual_node.rights import daemon as virtual_node
 from webhook import rights as webhook

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+
 import msgspec
-from clusterset.model.names import SWARMS
-from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, MOST_REQUIREMENTS, SwarmSpec
 import yaml
+
+from clusterset.model.names import SWARMS
 from hack.chart.rights import CHART
+from swarm.spec import GROUP, LABEL_KEY, LABEL_VALUE, MOST_REQUIREMENTS, SwarmSpec
 
 _RULES = "x-kubernetes-validations"
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -33,7 +35,7 @@ _SELECTOR: dict[str, Any] = {
     },
 }
 FILE = CHART / "files" / "swarm-crd.yaml"
-_HEADER = "# Made by `python -m hack.chart` from swarm/crd.py. Do not edit.\n"
+_HEADER = "# Made by `python -m hack.chart` from hack/chart/swarm.py. Do not edit.\n"
 
 
 def definition() -> dict[str, Any]:

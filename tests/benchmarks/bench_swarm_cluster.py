@@ -20,8 +20,8 @@ from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
+from hack.chart.swarm import definition
 from hack.sandbox import Cluster, Sandbox
-from swarm import crd
 from swarm.worker import Settings, Worker
 
 NAMESPACE, SWARM = "default", "bench"
@@ -38,7 +38,7 @@ def main() -> None:
 async def _run(options: argparse.Namespace) -> None:
     async with Sandbox(lower=0, kwok_nodes=0) as sandbox:
         upper = sandbox.upper
-        await upper.apply(crd.definition())
+        await upper.apply(definition())
         await upper.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
         await sandbox.start_process(
             "swarm",

@@ -18,12 +18,12 @@ from clusterset.model.names import SWARMS
 from clusterset.model.rights import INSPECTION_HISTORY
 from controller_runtime import rights
 from controller_runtime.rights import Right, resolved
+from hack.chart.swarm import definition
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.commands.demo import configuration
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from swarm import crd
 from tests.clusters.pool import Lend
 from tests.clusters.virtual_nodes import pod
 from tests.waiting import becomes, create, eventually, get, make_namespace, node_ready, ready
@@ -53,7 +53,7 @@ async def small(simulated: Lend) -> AsyncIterator[tuple[Sandbox, Process]]:
         upper = running.upper
         await node_ready(upper, NODE)
         await make_namespace(upper, SPACE)
-        await upper.apply(crd.definition())
+        await upper.apply(definition())
         await upper.kubectl("wait", "--for=condition=established", f"crd/{SWARMS.qualified}")
         settings = {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "blue"},

@@ -22,10 +22,10 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Invalid, NotFound
 from controller_runtime.objects import Object, from_dict
+from hack.chart.swarm import definition
 from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from swarm import crd
 from swarm.worker import Job, Settings, Worker
 from tests.clusters.pool import Lend
 from tests.clusters.swarm.node_agent import Link
@@ -142,7 +142,7 @@ async def controller(simulated: Lend) -> AsyncIterator[Controller]:
     """The controller of a cluster with a simulated node."""
     async with simulated(lower=1) as sandbox:
         cluster = sandbox.lower[0]
-        await cluster.apply(crd.definition())
+        await cluster.apply(definition())
         await established(cluster, SWARMS)
         controller = Controller(sandbox)
         await controller.restart()

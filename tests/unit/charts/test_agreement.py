@@ -17,7 +17,6 @@ import multi_scheduler.annotator.program
 import multi_scheduler.config
 import multi_scheduler.program
 import swarm.program
-import swarm.rights
 import virtual_node.config.file
 import virtual_node.config.types
 import virtual_node.rights.copies
@@ -208,7 +207,7 @@ def test_rights_are_those_of_the_tables(case):
         "test": _asked(case, operator.DOCTOR),
         "inspection": _asked(case, inspects),
         "uninstall": _asked(case, removes),
-        "swarm": _asked(case, (*swarm.rights.UPPER, *swarm.rights.SWARMS)),
+        "swarm": _asked(case, (*swarm.program.UPPER, *swarm.program.SWARMS)),
         "annotator": _asked(case, annotates),
         "scheduler": {(*grant[:4], grant[4].replace("vn-virtual-node", name)) for grant in SCHEDULER},
     }
@@ -441,7 +440,7 @@ def test_a_swarm_controller_of_one_namespace_writes_only_there():
     assert [(rule["resources"], rule["verbs"]) for rule in roles[""]] == [
         (["nodes"], ["get", "list", "watch"])
     ]
-    assert roles["streams"] == rules(swarm.rights.SWARMS)
+    assert roles["streams"] == rules(swarm.program.SWARMS)
     (bound,) = [
         item for item in ours if item["kind"] == "RoleBinding" and item["metadata"]["namespace"] == "streams"
     ]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.objects import from_dict
-from swarm import crd, handover, spec
+from hack.chart.swarm import definition
+from swarm import handover, spec
 from swarm.controller.caches import shrink_pod, view
 from swarm.controller.reconciler import due
 from swarm.handover import Acknowledgement, Holder, Ledger, Slot
@@ -93,7 +94,7 @@ def test_different_affinities_are_limited():
 
 def test_schema_is_structural_and_has_the_defaults_of_the_code():
     """The API server's defaults equal those of a specification without the field."""
-    schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     _validators().check_schema(schema)
     fields = schema["properties"]["spec"]["properties"]
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
@@ -140,7 +141,7 @@ _SELECTOR = {"matchLabels": {"a": "b"}}
 )  # fmt: skip
 def test_wrong_values_are_refused_by_schema_and_code(field, values):
     """The error of the code, which the Swarm's condition has, names the field."""
-    schema = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     *path, last = field.split(".")
     for value in values:
         good = {
