@@ -12,14 +12,14 @@ from controller_runtime.errors import ApiError
 from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object
 from controller_runtime.store import NamespaceBudget
+from descheduler import pods
+from descheduler.cluster import ClusterView
 from descheduler.memory import Memory
 from descheduler.moving.deletion_costs import DeletionCosts
 from descheduler.moving.mover import Mover
 from descheduler.program import PROGRAM, DeschedulerSettings
 from descheduler.strategies import registry
 from descheduler.strategies.base import Context
-from descheduler.view import pods
-from descheduler.view.cluster import ClusterView
 
 _log = log.get_logger(component=PROGRAM.name)
 _RETRY = 2.0

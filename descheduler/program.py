@@ -1,4 +1,4 @@
-"""The declaration of ``virtual-node-descheduler``: tensile-kube's flags under the same names, and additional flags.
+"""The declaration of ``virtual-node-descheduler``, with tensile-kube's flags and its own, and the rights that it needs.
 
 A policy file chooses the strategies and gives values that flags override.
 """
@@ -10,14 +10,20 @@ from typing import Annotated
 
 import msgspec
 
+from clusterset.model.moving import node_avoidance
+from clusterset.model.rights import VIRTUAL_NODE
 from controller_runtime.apimachinery import matching
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process.flags import duration
 from controller_runtime.process.program import Program
-from controller_runtime.process.settings import UPPER, NotNegative, Positive, Setting, settings
+from controller_runtime.process.settings import UPPER as UPPER_CLUSTER
+from controller_runtime.process.settings import NotNegative, Positive, Setting, settings
+from controller_runtime.rights import READ, Right, in_own_namespace, leader_election
 from descheduler import config as policies
+from descheduler import memory
 from descheduler.config import MOVING, EvictionOptions, StrategyConfig
+from descheduler.moving import record
 from descheduler.strategies import registry
 from descheduler.strategies.base import BY_FLAGS
 from descheduler.strategies.drain import Drain
@@ -30,7 +36,7 @@ _STRATEGIES = "strategies"
 class DeschedulerSettings(ControllerSettings, kw_only=True):
     """The flags of the descheduler, and the content of its policy file."""
 
-    node_selector: Annotated[str, Setting(UPPER, "--node-selector SELECTOR")] = ""
+    node_selector: Annotated[str, Setting(UPPER_CLUSTER, "--node-selector SELECTOR")] = ""
     """Virtual nodes to deschedule from. Empty: all."""
     policy_file: Annotated[str, Setting(_STRATEGIES, "--policy-config-file FILE")] = ""
     """DeschedulerPolicy, v1alpha1 or v1alpha2; replaces the flags of strategies."""
@@ -106,9 +112,59 @@ PROGRAM = Program(
     about="Moves pods that their lower cluster cannot start, and pods of lost clusters, to other ones.",
     settings=DeschedulerSettings,
     run="descheduler.app:run",
-    rights="descheduler.rights",
+    rights="descheduler.program",
     examples=[
         ("Report the moves without moving pods", "--kubeconfig upper.yaml --dry-run"),
         ("Use a policy file of kubernetes-sigs/descheduler", "--policy-config-file policy.yaml"),
     ],
+)
+
+
+_MEMORY = "the memory of full nodes and of moves"
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", READ, "virtual nodes"),
+    Right("", "nodes", ("patch",), "taint virtual nodes of lost clusters", names=(VIRTUAL_NODE,)),
+    Right("", "pods", (*READ, "create", "delete"), "move bare pods"),
+    Right(
+        "",
+        "pods",
+        ("patch",),
+        "start the replacement of a pod before its eviction, and keep divisions when workloads scale down",
+    ),
+    Right("", "services", ("list",), "whether a Service would lose such a pod"),
+    *(
+        Right(
+            "apps", resource, ("get",), "how many pods an owner needs, and how many additional pods it allows"
+        )
+        for resource in ("deployments", "replicasets", "statefulsets")
+    ),
+    Right("", "pods", ("create",), "move pods that a controller replaces", "eviction"),
+    Right(
+        "lifecycle.k8s.io",
+        "evictionrequests",
+        ("get", "list", "create", "delete"),
+        "let the evictionResponders of a pod act before it is moved",
+    ),
+    Right("", "namespaces", ("get",), "never create a pod in a later namespace of the same name"),
+    in_own_namespace("", "configmaps", ("create",), _MEMORY),
+    in_own_namespace("", "configmaps", ("get", "patch"), _MEMORY, node_avoidance.CONFIG_MAP, memory.HISTORY),
+    in_own_namespace(
+        "apps",
+        "controllerrevisions",
+        (*READ, "create", "delete"),
+        "durable records of pods that are being moved",
+    ),
+    in_own_namespace(
+        "",
+        "secrets",
+        ("get", "update"),
+        "the key of the records' hashes. Create the Secret empty, or grant create too",
+        record.KEY_OBJECT,
+    ),
+    Right("", "persistentvolumeclaims", ("get",), "claims that tie a pod to a cluster"),
+    Right("", "persistentvolumes", ("get",), "volumes that tie a pod to a cluster"),
+    Right("", "events", ("create", "patch"), "report in kubectl describe"),
+    Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", "kube-node-lease"),
+    *leader_election(PROGRAM.name, "only one of several replicas works"),
 )

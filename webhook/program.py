@@ -1,14 +1,18 @@
-"""The declaration of ``virtual-node-webhook``: tensile-kube's flags under the same names, and additional flags."""
+"""The declaration of ``virtual-node-webhook``, with tensile-kube's flags and its own, and the rights that it needs."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from clusterset.model.moving.node_avoidance import CONFIG_MAP
+from clusterset.model.rights import WEBHOOK_CONFIGURATION, WEBHOOK_SECRET
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import duration
 from controller_runtime.process.listening import service_hosts
 from controller_runtime.process.program import HealthSettings, Program
-from controller_runtime.process.settings import UPPER, Port, Setting
+from controller_runtime.process.settings import UPPER as UPPER_CLUSTER
+from controller_runtime.process.settings import Port, Setting
+from controller_runtime.rights import READ, Right, in_own_namespace, leader_election
 from webhook import manifests
 from webhook.mutation.mutate import Surroundings
 
@@ -36,7 +40,7 @@ class WebhookSettings(HealthSettings, kw_only=True):
         float, Setting(_SERVER, "--shutdown-delay-duration D", parse=duration)
     ] = 0.0
     """Time to keep serving after the signal to stop, while the API server still calls it."""
-    incluster: Annotated[bool, Setting(UPPER, "--incluster")] = False
+    incluster: Annotated[bool, Setting(UPPER_CLUSTER, "--incluster")] = False
     """Use the pod's own ServiceAccount."""
     ignore_selector_keys: Annotated[tuple[str, ...], Setting(_PODS, "--ignore-selector-keys LIST")] = (
         "clusterID",
@@ -110,7 +114,7 @@ PROGRAM = Program(
     "lower cluster's scheduler applies.",
     settings=WebhookSettings,
     run="webhook.app:run",
-    rights="webhook.rights",
+    rights="webhook.program",
     examples=[
         (
             "Outside the upper cluster, called by its API server at a URL",
@@ -119,3 +123,40 @@ PROGRAM = Program(
         ("In the upper cluster, behind a Service", f"--incluster --register --service-name {_NAME}"),
     ],
 )
+
+
+_GROUP = "admissionregistration.k8s.io"
+_CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+UPPER: tuple[Right, ...] = (
+    Right("", "nodes", ("list", "watch"), "the names of the virtual nodes"),
+    Right("", "persistentvolumeclaims", ("list", "watch"), "claims that tie a pod to a cluster"),
+    Right("", "persistentvolumes", ("list", "watch"), "volumes that tie a pod to a cluster"),
+    *(
+        Right(
+            _GROUP,
+            kind,
+            (*READ, "update"),
+            "the webhook's CA in the webhook configurations",
+            names=(WEBHOOK_CONFIGURATION,),
+        )
+        for kind in _CONFIGURATIONS
+    ),
+    in_own_namespace(
+        "", "configmaps", ("list", "watch"), "the descheduler's memory of full nodes", CONFIG_MAP
+    ),
+    # No ``create``, because Kubernetes fills a new Secret of type service-account-token with the token of any
+    # account in the namespace.
+    in_own_namespace("", "secrets", ("get", "update"), "the webhook's own certificates", WEBHOOK_SECRET),
+    *leader_election(PROGRAM.name, "only one replica writes the webhook configurations"),
+)
+
+REGISTER: tuple[Right, ...] = (
+    *(
+        Right(_GROUP, kind, ("create",), "create the webhook configurations (--register)")
+        for kind in _CONFIGURATIONS
+    ),
+    in_own_namespace("", "secrets", ("create",), "the Secret for the webhook's own certificates"),
+)
+"""Additional rights with ``--register``. Without it, the chart creates these objects, the Secret without
+data."""

@@ -18,8 +18,8 @@ from controller_runtime.errors import Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
-from descheduler.view import pods
-from descheduler.view.cluster import ClusterView
+from descheduler import pods
+from descheduler.cluster import ClusterView
 
 _FIRST = 1_000_000
 """Cost of the pod that is deleted last. A new pod has the cost 0 until its cost is written, so it is deleted first.

@@ -28,12 +28,12 @@ from controller_runtime.events import EventRecorder
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.cluster import ClusterView
 from descheduler.moving import departure as steps
 from descheduler.moving.departure import Departure, Plan, Step
 from descheduler.moving.evictor import Evictor
 from descheduler.moving.move_reports import MOVED, Move
 from descheduler.moving.record import NotRecordedError, RecordStore
-from descheduler.view.cluster import ClusterView
 
 _ROLLED_BACK = Counter(
     "virtual_node_descheduler_rolled_back_total",

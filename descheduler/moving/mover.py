@@ -30,7 +30,8 @@ from controller_runtime.objects import Object
 from controller_runtime.util.buffers import Recent
 from controller_runtime.util.keyed import KeyedLocks
 from controller_runtime.util.rate_limiter import ExponentialBackoff
-from descheduler import memory
+from descheduler import memory, pods
+from descheduler.cluster import ClusterView
 from descheduler.config import EvictionOptions
 from descheduler.memory import Memory, Verdict
 from descheduler.moving import departure
@@ -40,9 +41,7 @@ from descheduler.moving.evictor import Evictor
 from descheduler.moving.move_reports import Move, MoveReports, Outcome, Waiting
 from descheduler.moving.record import NotRecordedError, Record, RecordStore
 from descheduler.moving.recreation import Recreator
-from descheduler.view import pods
-from descheduler.view.cluster import ClusterView
-from descheduler.view.room import Rooms
+from descheduler.room import Rooms
 
 
 class PassLimits:

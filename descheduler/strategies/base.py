@@ -21,10 +21,10 @@ from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from descheduler.cluster import ClusterView
 from descheduler.config import Struct
 from descheduler.moving.move_reports import Move, Outcome
 from descheduler.moving.mover import Mover
-from descheduler.view.cluster import ClusterView
 
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _RETRY = 10.0

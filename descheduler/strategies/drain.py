@@ -25,10 +25,10 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
+from descheduler import pods
 from descheduler.moving.departure import Departure, share
 from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Context, Params, Strategy
-from descheduler.view import pods
 
 _STAYING = frozenset(
     {"not evictable", "no node", "claim", "several budgets", "replacement refused", "not recorded"}

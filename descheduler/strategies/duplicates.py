@@ -16,9 +16,9 @@ import msgspec
 
 from clusterset.model import names
 from controller_runtime.objects import Object
+from descheduler import pods
 from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import Params, PeriodicStrategy
-from descheduler.view import pods
 
 
 class DuplicatesParams(Params):

@@ -15,9 +15,9 @@ import msgspec
 
 from controller_runtime.errors import ConfigError
 from descheduler.moving.move_reports import Move
+from descheduler.pods import least_important_first
+from descheduler.room import Usage, requests_of, usage_of
 from descheduler.strategies.base import Context, Params, PeriodicStrategy
-from descheduler.view.pods import least_important_first
-from descheduler.view.room import Usage, requests_of, usage_of
 
 _LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}
 _HIGH = {"cpu": 80.0, "memory": 80.0, "pods": 80.0}

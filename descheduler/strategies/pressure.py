@@ -17,8 +17,8 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
 from controller_runtime.process.settings import Positive
 from descheduler.moving.move_reports import Move
+from descheduler.pods import least_important_first
 from descheduler.strategies.base import Params, PeriodicStrategy
-from descheduler.view.pods import least_important_first
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 

@@ -24,9 +24,9 @@ from controller_runtime.objects import Object
 from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import Positive, Setting
 from controller_runtime.workqueue.controller import Result
+from descheduler import pods
 from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
-from descheduler.view import pods
 
 UNSCHEDULABLE = frozenset({"Unschedulable", "SchedulerError"})
 IMAGE, QUOTA, ADMISSION = "image", "quota", "admission"

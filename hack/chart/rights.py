@@ -8,13 +8,13 @@ from pathlib import Path
 import yaml
 
 from controller_runtime.rights import Right, rules
-from descheduler import rights as descheduler
+from descheduler import program as descheduler
 from multi_scheduler import program as multi_scheduler
 from multi_scheduler.annotator import program as annotator
 from swarm import program as swarm
 from virtual_node.rights import copies, operator
 from virtual_node.rights import daemon as virtual_node
-from webhook import rights as webhook
+from webhook import program as webhook
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
 FILE = CHART / "files" / "rights.yaml"

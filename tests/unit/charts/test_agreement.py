@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-import descheduler.rights
+import descheduler.program
 import multi_scheduler.annotator.program
 import multi_scheduler.config
 import multi_scheduler.program
@@ -21,7 +21,7 @@ import virtual_node.config.file
 import virtual_node.config.types
 import virtual_node.rights.copies
 import virtual_node.rights.daemon
-import webhook.rights
+import webhook.program
 from clusterset.model import names
 from clusterset.model.policy.copied_keys import ZONES
 from clusterset.model.rights import (
@@ -201,8 +201,8 @@ def test_rights_are_those_of_the_tables(case):
     name = given.get("fullnameOverride", "vn-virtual-node")
     expected = {
         "virtual-node": _asked(case, virtual),
-        "webhook": _asked(case, webhook.rights.UPPER),
-        "descheduler": _asked(case, descheduler.rights.UPPER, *others),
+        "webhook": _asked(case, webhook.program.UPPER),
+        "descheduler": _asked(case, descheduler.program.UPPER, *others),
         "multi-scheduler": _asked(case, multi),
         "test": _asked(case, operator.DOCTOR),
         "inspection": _asked(case, inspects),

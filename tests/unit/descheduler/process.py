@@ -10,11 +10,11 @@ from typing import Any
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.events import EventRecorder
+from descheduler import pods
+from descheduler.cluster import ClusterView
 from descheduler.config import EvictionOptions
 from descheduler.moving.mover import Mover
 from descheduler.strategies.base import Context, Strategy
-from descheduler.view import pods
-from descheduler.view.cluster import ClusterView
 from tests.background import working
 from tests.unit.descheduler.bodies import now
 from tests.unit.descheduler.cluster import Client, Cluster

@@ -10,12 +10,11 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import movable
 from controller_runtime.apimachinery import timestamps
-from descheduler import memory
+from descheduler import memory, pods
 from descheduler.config import EvictionOptions, Limits
 from descheduler.memory import History, Verdict
 from descheduler.moving.mover import PassLimits
 from descheduler.strategies import unschedulable
-from descheduler.view import pods
 from tests.unit.descheduler.bodies import START, cached, pod
 
 LATER = START + timedelta(seconds=100)

@@ -11,10 +11,10 @@ import pytest
 
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
+from descheduler import room
 from descheduler.strategies import duplicates
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
-from descheduler.view import room
 from tests.unit.descheduler.bodies import START, cached, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process

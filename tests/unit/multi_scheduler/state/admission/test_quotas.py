@@ -207,7 +207,9 @@ def test_cross_namespace_scope_counts_only_mirrored_terms(term, crosses, is_requ
 
 def test_uncounted_quota_refuses():
     """As in the apiserver, until the quota controller has counted."""
-    quota = quotas.read_quota({"metadata": {"name": "q", "namespace": "shop"}, "status": {"hard": {"pods": "9"}}})
+    quota = quotas.read_quota(
+        {"metadata": {"name": "q", "namespace": "shop"}, "status": {"hard": {"pods": "9"}}}
+    )
     assert quota is not None
     charge = quotas.charge(ONE_CORE, namespace="shop", priority_class="")
     assert quota.objection(charge, {}) == "status unknown for quota: q, resources: pods"
@@ -216,4 +218,7 @@ def test_uncounted_quota_refuses():
 def test_ignores_quotas_without_pod_resources():
     """Also a quota that is not in force, because its status counts."""
     assert _quota({"services": "0"}) is None
-    assert quotas.read_quota({"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": {"pods": "0"}}}) is None
+    assert (
+        quotas.read_quota({"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": {"pods": "0"}}})
+        is None
+    )

@@ -8,7 +8,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.objects import from_dict
 from controller_runtime.store import is_stub
-from descheduler.view import pods, room
+from descheduler import pods, room
 
 _LARGE = "x" * 100_000
 

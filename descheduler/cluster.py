@@ -13,7 +13,7 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import matching, timestamps
 from controller_runtime.cache.informer import Informer
 from controller_runtime.objects import Object
-from descheduler.view import pods
+from descheduler import pods
 
 _VIRTUAL = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controller_runtime.apimachinery import timestamps
-from descheduler.view import room
-from descheduler.view.room import Usage
+from descheduler import room
+from descheduler.room import Usage
 from tests.unit.descheduler.bodies import START, cached, pod
 
 ALLOCATABLE = {"cpu": 4000, "memory": 8, "pods": 10}

@@ -21,8 +21,8 @@ from controller_runtime.apimachinery import quantity, timestamps
 from controller_runtime.apimachinery.readable import some
 from controller_runtime.objects import Object
 from controller_runtime.util.event_loop import Slicer
-from descheduler.view import pods
-from descheduler.view.cluster import ClusterView
+from descheduler import pods
+from descheduler.cluster import ClusterView
 
 _REFUSED = timedelta(minutes=1)
 """Time after which a pod that the upper scheduler has refused takes no room: the scheduler has seen the room and not used it."""

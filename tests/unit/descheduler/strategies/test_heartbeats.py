@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from descheduler.view.lost import Heartbeats
+from descheduler.strategies.stale_cluster import Heartbeats
 
 
 class TestHeartbeats:

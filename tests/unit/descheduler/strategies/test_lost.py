@@ -12,7 +12,7 @@ from clusterset.model.moving import silence as silences
 from clusterset.model.moving.silence import Silence
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import from_dict
-from descheduler.view.lost import LostNodes, continued
+from descheduler.strategies.stale_cluster import LostNodes, continued
 from tests.unit.descheduler.bodies import START, node
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterset.model import names
 from clusterset.model.moving import node_avoidance
 from controller_runtime.apimachinery import matching
-from descheduler.view import pods
+from descheduler import pods
 from tests.unit.clusterset.model.affinity import excluded
 from tests.unit.descheduler.bodies import START, node, pod
 

@@ -1,1 +1,0 @@
-"""The upper cluster's objects as strategies need them: pods, virtual nodes, heartbeats, taints, replacements."""
