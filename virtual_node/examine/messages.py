@@ -110,6 +110,16 @@ _NODES = {
     re.compile(r"exceeded quota|failed quota"): (
         "request less, or raise the ResourceQuota of the lower namespace"
     ),
+    # The texts of clusterset.admission.
+    re.compile(
+        r"does not take the pod: (\w{1,63}): (\S{1,253}) is .{0,700}?\(set by (clusters\[[^\]]{1,253}\]\.policy)"
+    ): ("change {1} in the pod's template, or let the administrator allow the value: {2}.{0}"),
+    re.compile(r"Lower cluster (\S{1,253}) takes no pods of namespace (\S{1,253})"): (
+        "use another namespace, or let the administrator add {1} to namespaces.allowed of {0}"
+    ),
+    re.compile(r"Lower cluster (\S{1,253}) does not take pods with these labels"): (
+        "give the pod's template the labels in podSelector of {0}, or let the administrator change podSelector"
+    ),
 }
 """Next steps by pattern of messages about why a lower cluster's scheduler finds no node."""
 

@@ -10,6 +10,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
+from virtual_node.examine import messages
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import SWARMS
@@ -139,6 +140,10 @@ def _finding(  # noqa: PLR0917 - in the order of the report
     """Return a finding about a pod; the cause begins with the reason unless it contains it (``has_reason``)."""
     has_reason = has_reason or reason in cause or reason.startswith("NotSeen")
     step = program.name(f"diagnose pod {key(pod)}")
+    same = reason
+    if code in {Code.POD_UNSCHEDULED, Code.POD_UNSCHEDULABLE}:
+        # Schedulers have one reason for all causes, and one line about several pods shows the cause of the first.
+        same = f"{reason} {messages.unschedulable(cause)}"
     if code is Code.POD_UNSCHEDULABLE:
         step += "; the descheduler moves such pods, the multi-scheduler avoids them"
     return Finding(
@@ -150,7 +155,7 @@ def _finding(  # noqa: PLR0917 - in the order of the report
         node=pod["spec"].get("nodeName") or "",
         since=_moment(moment) if moment else last_change(pod),
         patience=patience,
-        reason=reason,
+        reason=same,
     )
 
 

@@ -296,6 +296,26 @@ def test_pods_with_the_same_fault_are_one_fault() -> None:
     assert health.counts()[Code.POD_UNSCHEDULABLE] == 5
 
 
+def test_pods_that_wait_for_different_causes_are_different_faults() -> None:
+    """A scheduler's reason is always Unschedulable; only its message has the cause."""
+    messages = [
+        "0/3 nodes are available: 3 Insufficient cpu.",
+        "0/3 nodes are available: 3 node(s) had untolerated taint.",
+    ]
+    pods = [
+        pod(
+            f"web-{number}",
+            conditions=[condition("PodScheduled", "False", "Unschedulable", messages[number // 2])],
+        )
+        for number in range(3)
+    ]
+    health = examine(on_node(*pods))
+    assert [(fault.count, fault.cause) for fault in health.faults] == [
+        (2, f"Unschedulable: {messages[0]}"),
+        (1, f"Unschedulable: {messages[1]}"),
+    ]
+
+
 def test_causes_come_before_effects() -> None:
     """The crashing replica comes before its node, and errors before warnings."""
     facts = healthy(
