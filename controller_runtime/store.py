@@ -72,7 +72,7 @@ class Store:
         return list(self._indexes[index].get(value, ()))
 
     def has_index(self, index: str) -> bool:
-        """Report whether there is an index of this name; one of a shared cache exists while its user runs."""
+        """Report whether there is an index of this name. In a shared cache, an index exists only while its user runs."""
         return index in self._indexes
 
     def count(self, index: str, value: str) -> int:

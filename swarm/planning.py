@@ -143,7 +143,7 @@ def _numbered(slots: Mapping[str, Slot], pods: Sequence[Pod], workers: Workers) 
         for name, slot in slots.items()
         if slot.uid in by_uid and _in_range(slot.index, workers)
     }
-    # A silent worker gets no slot, because the slot's jobs would lose their grace period.
+    # A silent worker gets no slot, because the jobs of the slot would then wait for it.
     free = sorted(
         (pod for pod in by_uid.values() if not pod.silent),
         key=lambda pod: (not pod.works, not pod.ready, pod.name),

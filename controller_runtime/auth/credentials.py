@@ -172,7 +172,9 @@ class AuthProvider(Credentials):
         if token:
             self._headers = {"Authorization": token}
         elif self._headers is None:
-            raise ConfigError(f"{self._source}: this provider is not supported")
+            raise ConfigError(
+                f"{self._source}: this provider is not supported: write exec with a credential plugin"
+            )
         self._asked_at = asyncio.get_running_loop().time()
 
 

@@ -309,6 +309,6 @@ class Reports:
 
 
 def _is_reported_by(holder: Holder, text: str) -> bool:
-    """Report whether a Lease's text is not the report of another session, which would have to stop its own jobs."""
+    """Report whether a Lease's text is empty, invalid, or of the holder's session: no other session has replaced it."""
     report = handover.acknowledgement(text) if text else None
     return report is None or report.session == holder.session

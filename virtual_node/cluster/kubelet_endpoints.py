@@ -152,7 +152,8 @@ class KubeletEndpoints:
     def keep(self, clusters: Sequence[Cluster]) -> None:
         """End the open streams of handed-over clusters that are not in ``clusters``, after ``drainTimeout``.
 
-        A cluster with a changed configuration counts as missing: its streams end in the replica that runs it, too.
+        A cluster with a changed configuration is another value than before, so its streams end. The replica that runs the
+        cluster ends its streams, too.
         """
         for cluster, ending in self._handed_over:
             if cluster not in clusters:

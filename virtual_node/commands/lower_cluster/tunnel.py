@@ -208,7 +208,8 @@ async def prove(upper: Client, namespace: str, pod: str, *, seconds: float) -> N
         except (ApiError, ConnectionFailed, OSError, ValueError) as error:
             if event_loop.now() > started + min(seconds, 30.0):
                 raise ConfigError(
-                    f"a pod runs, but its log or an exec does not work: {str(error) or 'no answer in time'}"
+                    f"a pod runs, but its log or an exec does not work: {str(error) or 'no answer in time'}; find the broken "
+                    f"link with '{program.name('doctor')}', then join again"
                 ) from None
             await asyncio.sleep(_POLL)
         else:

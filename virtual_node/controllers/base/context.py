@@ -322,7 +322,7 @@ class PodCaches:
         if (upper := self.upper_pod(upper_uid)) is not None:
             return self.lower_of(upper)
         found = self.lower.store.by_index(INDEX_UPPER_UID, upper_uid)
-        # Pods of an upper pod that is gone. A user may have copied our pod with its labels, which is older than the copy.
+        # The upper pod is gone. If several pods have the label, the oldest is ours: a user may have copied it with its labels.
         return min(found, key=lambda pod: pod.metadata.creation_timestamp or "", default=None)
 
     def upper_namespace(self, upper_uid: str) -> str:

@@ -143,7 +143,7 @@ def upper_names(snapshot: Snapshot, lower: View) -> Findings:
 
 @rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], where=[NAMES], level=Level.LOWER)
 def name_servers(snapshot: Snapshot, lower: View) -> Findings:
-    """Yield name servers that have no ready pod, or that answer for former settings."""
+    """Yield name servers that have no ready pod, or that were created with other settings."""
     names, domain = lower[NAMES], upper_domain(snapshot)
     for each in _used(names):
         space, _, name = each.name.partition("/")
