@@ -13,7 +13,8 @@ import yaml
 from hack.image import archive, build
 from hack.image.commands import BuildError, run
 from hack.image.python_packages import SOURCE
-from hack.release import changelog, krew, plugin
+from hack.release import changelog, krew, plugin, upgrade
+from hack.sandbox import SandboxError
 from hack.sandbox.builds import binaries
 from hack.sandbox.builds.images import architecture
 
@@ -68,6 +69,8 @@ def notes() -> None:
     (DIST / "notes.md").write_text(changelog.notes(build.version()) + "\n", encoding="utf-8")
 
 
+TAGGED = {"check": check, "upgrade": upgrade.run}
+"""Steps with a tag: that of this release, and that of the earlier one."""
 STEPS = {
     "wheel": wheel,
     "chart": chart,
@@ -83,17 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one step; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hack.release", description=__doc__.splitlines()[0])
     steps = parser.add_subparsers(dest="step", required=True)
-    steps.add_parser("check").add_argument("tag", help="such as v0.1.0")
+    for name in TAGGED:
+        steps.add_parser(name).add_argument("tag", help="such as v0.1.0")
     for name in STEPS:
         steps.add_parser(name)
     flags = parser.parse_args(argv)
     DIST.mkdir(exist_ok=True)
     try:
-        if flags.step == "check":
-            check(flags.tag)
+        if flags.step in TAGGED:
+            TAGGED[flags.step](flags.tag)
         else:
             STEPS[flags.step]()
-    except (BuildError, subprocess.SubprocessError) as error:
+    except (BuildError, SandboxError, subprocess.SubprocessError) as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0

@@ -54,7 +54,21 @@ def configuration(sandbox: Sandbox, *, adopt: bool = False) -> dict[str, Any]:
     }
 
 
-def workload(node: str) -> dict[str, Any]:
+def objects(node: str) -> list[dict[str, Any]]:
+    """Return a namespace with a Deployment whose pods run on the node."""
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "hello", "namespace": "demo"},
+            "data": {"greeting": _GREETING},
+        },
+        _workload(node),
+    ]
+
+
+def _workload(node: str) -> dict[str, Any]:
     """Return a Deployment of a small web server with a heartbeat in its log."""
     script = (
         'mkdir -p /tmp/www && echo "greetings from $(hostname), configured by: $GREETING" > /tmp/www/index.html; '
@@ -113,16 +127,7 @@ async def run(sandbox: Sandbox, console: Console, report: Progress) -> None:
         await upper.kubectl("wait", "--for=create", f"node/{node}", "--timeout=30s")
         await upper.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=30s")
     report("creating a Deployment and its ConfigMap in the upper cluster")
-    await upper.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "hello", "namespace": "demo"},
-            "data": {"greeting": _GREETING},
-        },
-        workload(nodes[0]),
-    )
+    await upper.apply(*objects(nodes[0]))
     await upper.kubectl("-n", "demo", "rollout", "status", "deployment/hello", "--timeout=90s", timeout=120)
     report("its pods run in lower1, and the upper cluster shows them on the virtual node")
     await _show(sandbox, console, "upper", ["get", "nodes", "-o", "wide"])
