@@ -127,6 +127,12 @@ PROGRAMS: dict[str, Program] = {
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),
     "client-go": Program("client-go", "client-go", "."),
     **{
+        f"cert-manager-{part}": Program(
+            f"cert-manager-{part}", "cert-manager", f"github.com/cert-manager/cert-manager/cmd/{part}"
+        )
+        for part in ("controller", "webhook", "cainjector")
+    },
+    **{
         f"vpa-{part}": Program(
             f"vpa-{part}", "vertical-pod-autoscaler", f"k8s.io/autoscaler/vertical-pod-autoscaler/pkg/{part}"
         )

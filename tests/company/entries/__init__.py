@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.company.entries import (
     airflow,
+    cert_manager,
     client_go,
     dask,
     descheduler,
@@ -40,6 +41,7 @@ _MODULES = (
     descheduler,
     kuberay,
     client_go,
+    cert_manager,
     vertical_pod_autoscaler,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
