@@ -63,7 +63,7 @@ async def _run(tag: str, report: Progress) -> None:
 async def _upgrade(sandbox: Sandbox, chart: Path, source: Mapping[str, str], report: Progress) -> None:
     (lower,) = sandbox.lower
     await sandbox.upper.kubectl("create", "namespace", helm.NAMESPACE)
-    arguments = (f"--name={lower.name}", f"--client-kubeconfig={lower.kubeconfig}")
+    arguments: tuple[str, ...] = (f"--name={lower.name}", f"--client-kubeconfig={lower.kubeconfig}")
     arguments += (f"--kubeconfig={sandbox.upper.kubeconfig}", f"--namespace={helm.NAMESPACE}")
     register = [sys.executable, "-m", "virtual_node", "lower-cluster", "register", *arguments]
     await command(register, cwd=chart.parents[1], env=source)

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterset.model.namespace_map import NamespaceMap
-from clusterset.model.overrides import MetadataPatch, Override, OverrideSet, PodPatch
+from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.errors import Expired, Forbidden, NotFound, Unavailable
 from controller_runtime.store import stub
 from tests.fakes.apiserver.client import refusing
@@ -266,11 +266,10 @@ def test_empty_lists_that_a_server_omits_are_no_difference():
     }
 
 
-async def test_labels_that_overrides_change_select_no_peers():
+async def test_labels_that_lower_pods_have_with_other_values_select_no_peers():
     """The label of a lower pod is not that of the upper pod."""
     scene = Scene()
-    override = Override(name="o", patch=PodPatch(metadata=MetadataPatch(labels={"app": "web"})))
-    scene.context.rules.overrides = OverrideSet([override])
+    scene.context.rules.changed_labels = KeyPatterns(("app",))
     scene.add_pod()
     selector = {"podSelector": {"matchLabels": {"app": "web"}}}
     key = scene.add({**POLICY, "ingress": [{"from": [selector]}]})

@@ -12,7 +12,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, Forbidden, NotFound, ResponseTooLarge
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "/apis": {"groups": [{"name": "example.com", "preferredVersion": {"version": "v1"}}]},
     "/api/v1": {
         "resources": [
