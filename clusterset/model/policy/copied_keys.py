@@ -14,7 +14,7 @@ would be wrong, and would overwrite lower values. ``policy.annotations`` changes
 
 Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes
 ``go-controller/pkg/util``, Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet
-``pkg/kubelet/types``, KEP-4742 (topology labels).
+``pkg/kubelet/types``, KEP-4742 (topology labels), OpenShift ``apiserver-library-go`` (securitycontextconstraints).
 """
 
 from __future__ import annotations
@@ -188,7 +188,12 @@ STATE: Mapping[str, tuple[str, ...]] = {
         "vpc.amazonaws.com/PrivateIPv4Address",
     ),
     "kubelet": ("kubernetes.io/config.hash", "kubernetes.io/config.seen", "kubernetes.io/config.source"),
-    "admission": ("kubernetes.io/limit-ranger", "openshift.io/scc"),
+    "admission": (
+        "kubernetes.io/limit-ranger",
+        "openshift.io/scc",
+        "security.openshift.io/validated-scc-subject-type",
+        "autopilot.gke.io/*",
+    ),
 }
 """Shell patterns of annotations that programs of a cluster write on its pods, by program."""
 _BUILT_IN = tuple(pattern for patterns in STATE.values() for pattern in patterns)

@@ -203,6 +203,8 @@ def test_copies_follow_the_same_rule():
         ("ovn.kubernetes.io/ip_address", True),
         ("net1.default.ovn.kubernetes.io/mac_address", True),
         ("k8s.ovn.org/pod-networks", True),
+        ("security.openshift.io/validated-scc-subject-type", True),
+        ("autopilot.gke.io/resource-adjustment", True),
         ("k8s.v1.cni.cncf.io/network-status", True),
         ("k8s.v1.cni.cncf.io/networks", False),
         ("kubernetes.io/config.source", True),
