@@ -97,7 +97,7 @@ class LimitsConfig(ConfigStruct):
     """Limits of what upper users' pods use in the process, so that one namespace cannot exhaust it."""
 
     references_per_pod: Annotated[int, Meta(gt=0)] = 100
-    """ConfigMaps, Secrets and ServiceAccount tokens that one pod may reference, each counted once. A pod with
+    """ConfigMaps, Secrets, tokens, certificates and trust anchors that one pod may reference, each counted once. A pod with
     more waits with event ``TooManyReferences``."""
     references_per_namespace: Annotated[int, Meta(gt=0)] = 1000
     """ConfigMaps and Secrets that the pods of one upper namespace may reference in one lower cluster. A pod

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from clusterset.model.moving import drain
 from hack.sandbox import Cluster, Sandbox
 from tests.clusters.descheduler.served import (
     REPLICAS,
@@ -31,7 +32,10 @@ from tests.waiting import eventually, get
 async def test_rollout_during_drain_completes_without_missing_endpoint(
     sandbox: Sandbox, upper: Cluster, namespace: str
 ) -> None:
-    """Pods are released when the rollout begins, and a full quota prevents every replacement until both are in progress."""
+    """Pods are released when the rollout begins, and a full quota prevents every replacement until both are in progress.
+
+    A second drain, which somebody begins meanwhile, continues the moves of the first.
+    """
     await web_on_small(upper, namespace, full_quota())
     strategy = {"spec": {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 2}}}}
     await _patch(upper, namespace, strategy)
@@ -40,15 +44,20 @@ async def test_rollout_during_drain_completes_without_missing_endpoint(
         seen.clear()
         task = asyncio.create_task(command(upper, "drain", SMALL, "--timeout=150s"))
         await eventually(lambda: released(upper, namespace), what="the ReplicaSet releases a pod")
+        again = asyncio.create_task(command(upper, "drain", SMALL, "--timeout=150s", "--pod-timeout=299s"))
+        await eventually(lambda: _has_answered(upper, SMALL, 299), what="the second drain is in progress")
         await upper.kubectl("-n", namespace, "rollout", "restart", "deployment/web")
         await eventually(lambda: _has_replica_sets(upper, namespace, 2), what="the rollout has begun")
         await upper.kubectl("-n", namespace, "delete", "resourcequota", "full")
-        code, text = await task
-        assert code == 0, text
+        for drained in (task, again):
+            code, text = await drained
+            assert code == 0, text
         await upper.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=150s")
         await _settled(sandbox, namespace, LARGE, REPLICAS)
         await upper.kubectl("uncordon", SMALL)
         assert min(seen) >= REPLICAS, seen
+        reasons = {event["reason"] for event in (await get(upper, namespace, "events"))["items"]}
+        assert "RescheduleRolledBack" not in reasons
 
 
 async def test_replicas_change_during_drain(sandbox: Sandbox, upper: Cluster, namespace: str) -> None:
@@ -83,6 +92,13 @@ async def _patch(upper: Cluster, namespace: str, patch: dict[str, Any]) -> None:
     await upper.kubectl(
         "-n", namespace, "patch", "deployment", "web", "--type=merge", "-p", json.dumps(patch)
     )
+
+
+async def _has_answered(upper: Cluster, node: str, pod_timeout: float) -> bool:
+    """Report whether the descheduler has answered the drain request with that ``podTimeoutSeconds``."""
+    found = json.loads(await upper.kubectl("get", "node", node, "-o", "json"))
+    status = drain.status_of(found["metadata"]["annotations"])
+    return status is not None and drain.parse(status.request).pod_timeout_seconds == pod_timeout
 
 
 async def _replica_sets(upper: Cluster, namespace: str) -> list[dict[str, Any]]:
