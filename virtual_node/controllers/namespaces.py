@@ -32,6 +32,7 @@ from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import create_new, delete_exactly, patch_only
 from virtual_node.controllers.base.problems import Problem, namespace_refused
+from virtual_node.translate.base import ownership
 from virtual_node.translate.objects import namespaces
 from virtual_node.translate.objects import namespaces as translate
 
@@ -381,7 +382,8 @@ class Leftovers:
             others = [item["metadata"]["name"] for item in items]
         found.others += [f"{resource.qualified} {name}"[:_LONGEST_NAME] for name in others[:_NAMED]]
         if kind == ("", "pods"):
-            found.pods += len(items) - len(others)
+            marks = (ownership.Marks.of(item["metadata"]) for item in items)
+            found.pods += sum(ownership.is_owned_by(each, self.cluster_id, upper_name) for each in marks)
 
     async def _resources(self) -> AsyncIterator[Resource]:
         """Yield every namespaced resource that can be listed, once for each version, in the preferred version first.

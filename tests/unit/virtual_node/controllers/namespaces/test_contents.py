@@ -99,7 +99,9 @@ async def test_a_claim_counts_though_a_pattern_matches_it() -> None:
     """It holds data."""
     reader, _ = leftovers(pods={"items": [named("x")]}, claims={"items": [named("data")]})
     reader.generated = ["persistentvolumeclaims/*", "pods/x"]
-    assert (await reader.find("shop", upper_name="shop")).others == ["persistentvolumeclaims data"]
+    found = await reader.find("shop", upper_name="shop")
+    assert found.others == ["persistentvolumeclaims data"]
+    assert found.pods == 0  # pods of ours are waited for, and a generated one does not end
 
 
 async def test_all_pages_are_read() -> None:
