@@ -11,8 +11,9 @@ move any more is deleted, which withdraws it. Source: KEP-4563, k8s.io/api ``lif
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,7 @@ class Evictor:
         self._client = client
         self._open: dict[str, _Open] = {}
         """By the UID of the pod."""
+        self._cancelled = asyncio.Event()
 
     async def evict(self, pod: Object, *, is_forced: bool = False) -> None:
         """Evict a pod, or request its eviction, as ``eviction.evict`` does.
@@ -137,7 +139,10 @@ class Evictor:
         is_complete = False
         while True:
             is_complete = is_complete or await self._read_earlier()
-            await asyncio.sleep(_UNWANTED / 3)
+            self._cancelled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_UNWANTED / 3):
+                    await self._cancelled.wait()
             now = asyncio.get_running_loop().time()
             for pod, request in list(self._open.items()):
                 if now - request.tried < _UNWANTED:
@@ -148,6 +153,12 @@ class Evictor:
                     _log.warning("eviction request is not withdrawn yet", name=request.name, error=str(error))
                 else:
                     self._open.pop(pod, None)
+
+    def cancel(self, pods: Iterable[str]) -> None:
+        """Withdraw the requests for pods, by UID, that need not move any more. Another strategy may request them again."""
+        for request in filter(None, map(self._open.get, pods)):
+            request.tried = -_UNWANTED
+            self._cancelled.set()
 
     async def _read_earlier(self) -> bool:
         """Note the requests of earlier leaders, as if a strategy wanted their pods now; return False if they cannot be read."""

@@ -123,6 +123,8 @@ class Drain(Strategy):
         if node is None or text is None:
             if self._drains.pop(name, None):
                 self.context.mover.waiting.settle(self.name, *view.pods_on(name))
+                bound = view.pods.store.by_index(pods.INDEX_NODE, name)
+                self.context.mover.evictor.cancel(pod.uid for pod in bound)
             if node is not None and names.ANNOTATION_DRAIN_STATUS in node.annotations:
                 await self._annotate(name, None)
             return None

@@ -52,6 +52,22 @@ async def test_cancelled_drain_restores_pods_that_wait():
     assert is_clean(cluster)
 
 
+async def test_a_cancelled_drain_withdraws_eviction_requests():
+    """Otherwise the responders go on, and the pod is evicted although it should stay."""
+    cluster = draining_cluster()
+    body = pod("p0", owner="rs", phase="Running", refused_at=None)
+    body["spec"]["evictionResponders"] = [{"name": "acme.example/mover", "priority": 10000}]
+    cluster.put("pods", body)
+    async with drain_process(cluster).running():
+        await asyncio.sleep(10)
+        assert len(cluster.all("evictionrequests")) == 1
+        cluster.put("nodes", node("a"))
+        await asyncio.sleep(5)
+        assert cluster.all("evictionrequests") == []
+        await asyncio.sleep(60)
+    assert places(cluster) == "a"
+
+
 async def test_a_repeated_drain_continues_the_moves_in_progress():
     """Restored pods would be released again at once, and their ReplicaSet would delete the replacements in between."""
     cluster = draining_cluster()
