@@ -96,7 +96,7 @@ async def _patch(upper: Cluster, namespace: str, patch: dict[str, Any]) -> None:
 
 async def _has_answered(upper: Cluster, node: str, pod_timeout: float) -> bool:
     """Report whether the descheduler has answered the drain request with that ``podTimeoutSeconds``."""
-    found = json.loads(await upper.kubectl("get", "node", node, "-o", "json"))
+    found = json.loads((await upper.kubectl("get", "node", node, "-o", "json")).stdout)
     status = drain.status_of(found["metadata"]["annotations"])
     return status is not None and drain.parse(status.request).pod_timeout_seconds == pod_timeout
 
