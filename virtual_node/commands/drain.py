@@ -17,7 +17,7 @@ from clusterset.model.pod.conditions import is_finished, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.client.client import Client, find
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ConfigError, TooManyRequests, Unavailable
 from controller_runtime.objects import Object
 from virtual_node.commands import cordon
 from virtual_node.commands.common import connect, output
@@ -30,6 +30,8 @@ from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader
 _POLL = 1.0
 _SILENCE = 30.0
 """Seconds without a status after which possible causes are printed."""
+_UNANSWERED = 300.0
+"""Seconds without a response of the upper API server after which the command ends. The drain continues."""
 _CAUSES = "Its --node-selector may exclude this node, or it runs with --dry-run; see its log"
 _INTERRUPTED = "interrupted"
 
@@ -98,10 +100,22 @@ async def _check_descheduler(reader: Reader) -> None:
 async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Status]) -> None:
     """Print the status of each node when it changes, and store it in ``statuses``; return when no pod moves any more."""
     shown: dict[str, str] = {}
-    silent_at = asyncio.get_running_loop().time() + _SILENCE
+    loop = asyncio.get_running_loop()
+    silent_at = loop.time() + _SILENCE
+    unanswered_since: float | None = None
     while True:
         for name in wanted:
-            node = await find(client, resources.NODES, name)
+            try:
+                node = await find(client, resources.NODES, name)
+            except (Unavailable, TooManyRequests) as error:
+                # The descheduler works on, so a short outage of the API server does not end the command.
+                if unanswered_since is None:
+                    unanswered_since = loop.time()
+                    output.note(f"the upper cluster does not answer; the drain continues: {error.message}")
+                elif loop.time() > unanswered_since + _UNANSWERED:
+                    raise
+                break
+            unanswered_since = None
             annotations: dict[str, Any] = ((node or {}).get("metadata") or {}).get("annotations") or {}
             if drain.requested(annotations) is None:
                 raise ConfigError(f"the drain of {name} was cancelled, because its annotation was removed")
@@ -113,7 +127,7 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
                 if shown.get(name) != line:
                     output.note(line)
                     shown[name] = line
-            elif name not in shown and asyncio.get_running_loop().time() >= silent_at:
+            elif name not in shown and loop.time() >= silent_at:
                 shown[name] = f"node/{name}: the descheduler has not answered for {_SILENCE:g} s. {_CAUSES}"
                 output.note(shown[name])
         if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):

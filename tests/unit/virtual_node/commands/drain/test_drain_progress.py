@@ -12,6 +12,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import drain
 from clusterset.model.moving.drain import PodState, Status
+from controller_runtime.errors import ApiError, ConnectionFailed, TooManyRequests
 from virtual_node.commands import drain as command
 
 pytestmark = pytest.mark.looptime
@@ -54,3 +55,41 @@ async def test_names_pod_with_long_grace_period(capsys: pytest.CaptureFixture[st
             await command._follow(client, ["a"], {})
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"node/a: 7 moved, 4 moving, 0 waiting (shop/web-0: {why}, and 2 more)"
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionFailed("no answer within 5 s"), TooManyRequests("try again", code=429)]
+)
+async def test_an_outage_of_the_api_server_does_not_end_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: ApiError
+):
+    client: Any = Nodes()
+    answers = client.get
+
+    async def refused(*_: Any, **__: Any) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(client, "get", refused)
+    statuses: dict[str, Status] = {}
+    following = asyncio.create_task(command._follow(client, ["a"], statuses))
+    await asyncio.sleep(200)
+    assert (
+        capsys.readouterr().err
+        == f"the upper cluster does not answer; the drain continues: {error.message}\n"
+    )
+    client.annotations[names.ANNOTATION_DRAIN_STATUS] = json.dumps({"request": "{}"})
+    monkeypatch.setattr(client, "get", answers)
+    await following
+    assert statuses["a"].is_complete
+
+
+async def test_a_long_outage_of_the_api_server_ends_the_command(monkeypatch: pytest.MonkeyPatch):
+    client: Any = Nodes()
+
+    async def refused(*_: Any, **__: Any) -> dict[str, Any]:
+        raise ConnectionFailed("no answer within 5 s")
+
+    monkeypatch.setattr(client, "get", refused)
+    with pytest.raises(ConnectionFailed):
+        async with asyncio.timeout(400):
+            await command._follow(client, ["a"], {})
