@@ -18,7 +18,6 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal, version
 from controller_runtime.process.terminal import Parser, complain
 from virtual_node.config import program
-from virtual_node.workers import worker
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -73,11 +72,11 @@ COMMANDS: Mapping[str, Command] = {
             "drain",
             has_light_parser=True,
         ),
-        Command("cordon", "keep new pods off a lower cluster", "cordon", has_light_parser=True),
+        Command("cordon", "keep new pods off a lower cluster", "drain", main="cordon", has_light_parser=True),
         Command(
             "uncordon",
             "let a lower cluster take pods again; cancels its drain",
-            "cordon",
+            "drain",
             main="uncordon",
             has_light_parser=True,
         ),
@@ -157,7 +156,7 @@ def _command(name: str, arguments: list[str]) -> int:
             return _as_plugin(arguments) if program.is_plugin() else _daemon(arguments)
         case "run":
             return _daemon(arguments[1:])
-        case worker.COMMAND:
+        case program.WORKER:
             from virtual_node import daemon  # noqa: PLC0415 - commands for users do not need it
 
             return daemon.run_worker(arguments[1:])

@@ -10,7 +10,7 @@ from controller_runtime.process import lifecycle
 from controller_runtime.process.program import start
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DaemonSettings
-from virtual_node.workers.worker import LOOPBACK, Worker
+from virtual_node.workers import GRACE, LOOPBACK, Parent, Worker
 
 
 async def run(settings: DaemonSettings) -> int:
@@ -29,10 +29,8 @@ async def run(settings: DaemonSettings) -> int:
             return code
         settings = waiting.options
     if settings.config.workers > 1:
-        from virtual_node.workers import parent  # noqa: PLC0415 - loaded only with --workers
-
-        grace = settings.config.kubelet.drain_timeout + parent.GRACE
-        return await lifecycle.run_until_signal(parent.Parent(settings.config, argv).run(), grace=grace)
+        grace = settings.config.kubelet.drain_timeout + GRACE
+        return await lifecycle.run_until_signal(Parent(settings.config, argv).run(), grace=grace)
     return await _run_app(settings)
 
 

@@ -20,7 +20,7 @@ from virtual_node.controllers.events import pack, unpack
 from virtual_node.translate.follow import addresses, gateways, ingresses
 from virtual_node.translate.nodes import prometheus_text, stats
 from virtual_node.translate.nodes.capacity import Capacity
-from virtual_node.translate.objects import events, resource_claims
+from virtual_node.translate.objects import events, references
 from virtual_node.translate.pods import status as pod_status
 from virtual_node.translate.pods import synthetic_status
 from virtual_node.translate.storage import pv, pvc
@@ -150,8 +150,8 @@ def _address_record(raw: bytes) -> None:
 
 
 def _devices(raw: bytes) -> None:
-    found = resource_claims.allocated(_dict(raw))
-    assert len(resource_claims.record({"claim": found})) < 64 * 1024
+    found = references.allocated(_dict(raw))
+    assert len(references.record({"claim": found})) < 64 * 1024
 
 
 _POD_JSON, _NODE_JSON = json.dumps(_LOWER).encode(), json.dumps(_NODE).encode()

@@ -44,10 +44,9 @@ from virtual_node.controllers.pods.controller import PodController
 from virtual_node.controllers.pods.creation_delays import CreationDelays, WaitReporter
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
-from virtual_node.controllers.pods.outage import OutageController
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
-from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.status_writer import OutageController, StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes

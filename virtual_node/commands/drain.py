@@ -1,4 +1,7 @@
-"""``virtual-node drain``: moves all pods off virtual nodes and shows the progress. The descheduler does the work."""
+"""``virtual-node drain``, ``cordon`` and ``uncordon``: keep new pods off virtual nodes, and move their pods to others.
+
+``cordon`` leaves running pods. ``drain`` moves them and shows the progress; the descheduler does the work.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,18 @@ from clusterset.model.moving.drain import How, Request, Status
 from clusterset.model.pod.conditions import is_finished, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.readable import guess
 from controller_runtime.client.client import Client, find
-from controller_runtime.errors import ConfigError, TooManyRequests, Unavailable
+from controller_runtime.errors import ConfigError, Forbidden, TooManyRequests, Unavailable
 from controller_runtime.objects import Object
-from virtual_node.commands import cordon
+from controller_runtime.process import terminal
+from virtual_node.commands import parsers
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import drain as parser
 from virtual_node.config import program
 from virtual_node.examine.leases import lease_age
 from virtual_node.examine.objects import Json
-from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader, server_clock
+from virtual_node.examine.reader import DESCHEDULER_LEASE, VIRTUAL_NODES, Reader, refusal, server_clock
 
 _POLL = 1.0
 _SILENCE = 30.0
@@ -34,6 +39,70 @@ _UNANSWERED = 300.0
 """Seconds without a response of the upper API server after which the command ends. The drain continues."""
 _CAUSES = "Its --node-selector may exclude this node, or it runs with --dry-run; see its log"
 _INTERRUPTED = "interrupted"
+
+
+def cordon(argv: Sequence[str]) -> int:
+    """Cordon the nodes and return 0."""
+    asyncio.run(change_all(parsers.cordon().parse_args(argv), unschedulable=True, annotations={}))
+    return 0
+
+
+def uncordon(argv: Sequence[str]) -> int:
+    """Uncordon the nodes, cancel their drain, and return 0."""
+    removed = {names.ANNOTATION_DRAIN: None, names.ANNOTATION_DRAIN_STATUS: None}
+    asyncio.run(change_all(parsers.uncordon().parse_args(argv), unschedulable=False, annotations=removed))
+    return 0
+
+
+async def selected(reader: Reader, targets: Sequence[str]) -> list[Object]:
+    """Return the virtual nodes with these names, and those of lower clusters with these names; sorted by name.
+
+    Raises:
+        ConfigError: a name belongs to no virtual node and no lower cluster, or listing nodes is forbidden.
+    """
+    known: dict[str, list[Object]] = {}
+    for node in await reader.virtual_nodes():
+        for name in {node.name, node.labels.get(names.LABEL_LOWER_CLUSTER) or node.name}:
+            known.setdefault(name, []).append(node)
+    for target in targets:
+        if target not in known:
+            hint = guess(target, sorted(known)) or f"; there are {', '.join(sorted(known)) or 'none'}"
+            raise ConfigError(f"there is no lower cluster and no virtual node {target!r}{hint}")
+    found = {node.name: node for target in targets for node in known[target]}
+    return [found[name] for name in sorted(found)]
+
+
+async def change_all(
+    options: argparse.Namespace, *, unschedulable: bool, annotations: Mapping[str, Any]
+) -> None:
+    """Change the virtual nodes of ``options.targets`` as ``change_node`` does, and print a line for each.
+
+    Raises:
+        ConfigError, ApiError: as ``selected`` and ``change_node``.
+    """
+    verb = "cordon" if unschedulable else "uncordon"
+    async with connect.upper(options, agent=f"virtual-node-{verb}") as client:
+        for node in await selected(Reader(client), options.targets):
+            await change_node(client, node.name, unschedulable=unschedulable, annotations=annotations)
+            terminal.line(f"node/{node.name} {verb}ed")
+
+
+async def change_node(
+    client: Client, node: str, *, unschedulable: bool, annotations: Mapping[str, Any]
+) -> None:
+    """Cordon or uncordon a node, and set or remove (None) annotations.
+
+    Raises:
+        ConfigError: patching nodes is forbidden.
+        ApiError: the request failed.
+    """
+    patch: dict[str, Any] = {"spec": {"unschedulable": unschedulable or None}}
+    if annotations:
+        patch["metadata"] = {"annotations": dict(annotations)}
+    try:
+        await client.patch(resources.NODES, node, patch)
+    except Forbidden:
+        raise refusal("patch", resources.NODES) from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
 async def _run(options: argparse.Namespace) -> int:
     async with connect.upper(options, agent="virtual-node-drain") as client:
         reader = Reader(client)
-        found = await cordon.find(reader, options.targets)
+        found = await selected(reader, options.targets)
         if options.dry_run:
             return await show_plan(reader, found, local_storage=options.delete_emptydir_data)
         await _check_descheduler(reader)
@@ -70,10 +139,10 @@ async def _run(options: argparse.Namespace) -> int:
         for node in found:
             is_cordoned = bool((node.spec or {}).get("unschedulable"))
             removed = {} if is_cordoned else {names.ANNOTATION_DRAIN: None}
-            await cordon.change(client, node.name, unschedulable=True, annotations=removed)
+            await change_node(client, node.name, unschedulable=True, annotations=removed)
             output.note(f"node/{node.name} cordoned")
         for node in found:
-            await cordon.change(client, node.name, unschedulable=True, annotations=annotation)
+            await change_node(client, node.name, unschedulable=True, annotations=annotation)
         statuses: dict[str, Status] = {}
         try:
             async with asyncio.timeout(options.timeout or None):

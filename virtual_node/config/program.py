@@ -1,4 +1,4 @@
-"""The program's name: ``virtual-node``, or ``kubectl virtual-node`` as a plugin of kubectl.
+"""How the program is called: ``virtual-node``, or ``kubectl virtual-node`` as a plugin of kubectl.
 
 For ``kubectl virtual-node``, kubectl runs ``kubectl-virtual_node`` from the PATH, because ``-`` in file names
 separates nested commands. Usage lines and errors contain the name that the user typed, so that they can be
@@ -13,6 +13,8 @@ from pathlib import Path
 NAME = "virtual-node"
 PLUGIN_FILE = "kubectl-virtual_node"
 COMPLETION_FILE = "kubectl_complete-virtual_node"
+WORKER = "__worker"
+"""The command that runs a worker; only the parent of workers uses it."""
 
 
 def is_plugin() -> bool:

@@ -23,8 +23,8 @@ from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN
 from virtual_node.examine.facts import ServiceRanges
 from virtual_node.rights.name_server import COMPONENT, COREFILE, Installed
-from virtual_node.translate.services import services
-from virtual_node.translate.services.services import cluster_ip
+from virtual_node.translate import services
+from virtual_node.translate.services import cluster_ip
 
 _NODES = 3
 """Number of nodes to ask, because a kubelet may not answer."""

@@ -60,9 +60,9 @@ from virtual_node.examine.reader import (
 from virtual_node.examine.rules.webhook import client_configs, is_ours
 from virtual_node.examine.snapshot import Fact, NotReadError, Snapshot, View, objects
 from virtual_node.examine.source import Source, labelled, reads
+from virtual_node.translate.endpoints import LABEL_SERVICE
 from virtual_node.translate.objects.namespaces import upper_name
 from virtual_node.translate.pods import dns
-from virtual_node.translate.services.endpoints import LABEL_SERVICE
 
 _SYSTEM = "kube-system"
 _NEEDS = (

@@ -59,9 +59,9 @@ from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.reader import NODE_LEASES, bounded, explain_failure
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
+from virtual_node.translate import endpoints
 from virtual_node.translate.base.view import pod_options
 from virtual_node.translate.kinds import KINDS, REFERENCED, Demand, enabled
-from virtual_node.translate.services import endpoints
 
 _RESOLUTION = 2.0
 """Seconds: a smaller difference of clocks is not known, because a Date header has whole seconds, and arrives later."""

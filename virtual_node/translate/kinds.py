@@ -17,15 +17,15 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
+from virtual_node.translate import endpoints, services
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import LONGEST_NAME
 from virtual_node.translate.base.metadata import copy_metadata, copy_metadata_patch, merge_patch
 from virtual_node.translate.base.view import Selector, Translation, View, selected_nodes
 from virtual_node.translate.follow import disruption_budgets, gateways, ingresses, network_policies
 from virtual_node.translate.follow.addresses import AddressField
-from virtual_node.translate.objects import config_data, resource_claims
+from virtual_node.translate.objects import references
 from virtual_node.translate.pods import api_server, pod_certificates, service_account
-from virtual_node.translate.services import endpoints, services
 
 Body = Mapping[str, Any]
 
@@ -239,30 +239,30 @@ def _selects_our_pods(copy: Object, view: View) -> bool:
 
 CONFIG_MAPS = Kind(
     resources.CONFIG_MAPS,
-    config_data.lower_data,
+    references.lower_data,
     Demand.REFERENCES,
     lower_name=_root_ca_name,
-    changes=config_data.changes,
-    shrink=config_data.without_values,
+    changes=references.data_changes,
+    shrink=references.without_values,
     kept_spec=None,
 )
 SECRETS = Kind(
     resources.SECRETS,
-    config_data.lower_data,
+    references.lower_data,
     Demand.REFERENCES,
     purpose="copies of secrets; in lower clusters also pod tokens",
-    changes=config_data.changes,
-    shrink=config_data.without_values,
+    changes=references.data_changes,
+    shrink=references.without_values,
     kept_spec=None,
 )
 CLAIMS = tuple(
     Kind(
         resource,
-        resource_claims.lower_claim,
+        references.lower_claim,
         Demand.REFERENCES,
         purpose="copies of claims of devices (resourceClaims.enabled)",
         changes=lambda _current, _desired: {},  # the spec of a claim is immutable
-        must_replace=resource_claims.was_made_for_another,
+        must_replace=references.was_made_for_another,
         is_optional=True,
     )
     for resource in (resources.RESOURCE_CLAIMS, resources.RESOURCE_CLAIM_TEMPLATES)

@@ -14,12 +14,12 @@ from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, labels_of, uid_of
 from tests.unit.simulation.outcome_copies import PLURALS, wrong_copies, wrong_tokens
 from tests.unit.simulation.process import CLUSTER_ID, Process
+from virtual_node.translate import endpoints
 from virtual_node.translate.base.ownership import is_owned
 from virtual_node.translate.base.view import View
 from virtual_node.translate.kinds import SERVICES
 from virtual_node.translate.pods import dependencies, lower_pod, update
 from virtual_node.translate.pods import status as pod_status
-from virtual_node.translate.services import endpoints
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World

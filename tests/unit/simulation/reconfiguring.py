@@ -32,7 +32,7 @@ from tests.unit.simulation.process import CLUSTER_ID, context_between, endpoints
 from tests.unit.simulation.runner import Story, play
 from tests.unit.simulation.users import SERVICES, SPACES
 from tests.unit.simulation.world import Plan, World
-from virtual_node import supervision
+from virtual_node import app as module
 from virtual_node.app import App
 from virtual_node.cluster.lower_cluster import LowerCluster
 from virtual_node.config import file as config_file
@@ -198,7 +198,7 @@ class _Walker:
         options: Any = SimpleNamespace(
             config=config, config_file=str(self._file), warnings=[], startup_timeout=0
         )
-        with mock.patch.object(supervision, "LowerCluster", functools.partial(_Cluster, world=self.world)):
+        with mock.patch.object(module, "LowerCluster", functools.partial(_Cluster, world=self.world)):
             app = App(options)
             app.state.cluster_id = CLUSTER_ID
             async with working(app._work(endpoints())):

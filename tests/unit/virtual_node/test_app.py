@@ -19,7 +19,7 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.util import rate_limiter
 from tests.background import working
 from tests.kubeconfigs import write_token
-from virtual_node import supervision
+from virtual_node import app as module
 from virtual_node.app import App
 from virtual_node.config.types import Config, LeaderElectionConfig
 
@@ -61,7 +61,7 @@ class _Endpoints:
 
 @pytest.fixture(autouse=True)
 def _fake_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "LowerCluster", _Cluster)
+    monkeypatch.setattr(module, "LowerCluster", _Cluster)
     monkeypatch.setattr(_Cluster, "started", [])
 
 
@@ -103,7 +103,7 @@ async def test_an_error_that_only_the_user_can_correct_makes_the_replica_not_rea
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A real Node's name, or the upper cluster as the lower one: in readiness, event and report until it is corrected."""
-    monkeypatch.setattr(supervision, "LowerCluster", _Owner)
+    monkeypatch.setattr(module, "LowerCluster", _Owner)
     monkeypatch.setattr(_Cluster, "fails", True)
     app = _app(Config(clusters=[Cluster(name="a", kubeconfig="/nowhere")]))
     app.state.cluster_id = "u"

@@ -18,9 +18,9 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.controllers.base.preconditions import patch_only
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
+from virtual_node.translate import services
 from virtual_node.translate.kinds import KINDS, SERVICES, Kind
 from virtual_node.translate.objects.namespaces import Places, upper_name
-from virtual_node.translate.services import services
 from virtual_node.translate.storage.shared import is_guest
 
 _POLL = 0.5

@@ -42,11 +42,11 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.copies.surroundings import GRACE, Surroundings
 from virtual_node.controllers.copies.writer import CopyWriter, Outcome, malformed
 from virtual_node.controllers.namespaces import Namespaces
+from virtual_node.translate import services
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import UntranslatableError
 from virtual_node.translate.follow import addresses as translate
 from virtual_node.translate.kinds import SERVICES, Demand, Kind
-from virtual_node.translate.services import services
 
 _FOREIGN_AGAIN = 600.0
 """Seconds until a taken name is tried again. Watching all lower objects instead would cost more."""

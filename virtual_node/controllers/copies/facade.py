@@ -17,7 +17,7 @@ from virtual_node.controllers.copies.references import DependencyController
 from virtual_node.controllers.copies.surroundings import Surroundings
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.kinds import NETWORK_POLICIES, SERVICES, Demand, Kind, enabled
-from virtual_node.translate.services.services import has_address
+from virtual_node.translate.services import has_address
 
 _SETTLE_SECONDS = 2.0
 

@@ -40,7 +40,7 @@ from virtual_node.controllers.copies.writer import CopyWriter
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.kinds import REFERENCED
-from virtual_node.translate.objects import resource_claims
+from virtual_node.translate.objects import references
 from virtual_node.translate.pods import dependencies, pod_certificates, service_account
 
 _UNUSED_GRACE = 60.0
@@ -163,7 +163,7 @@ class DependencyController:
             source = await self._watches.get(key)
         except (Forbidden, NotFound, ResponseTooLarge) as error:
             # NotFound: the upper cluster does not serve resource.k8s.io/v1.
-            if isinstance(error, NotFound) and key.kind not in resource_claims.KINDS:
+            if isinstance(error, NotFound) and key.kind not in references.KINDS:
                 raise
             return unreadable(str(key), error)
         if (problem := self._not_served(key)) is not None:
@@ -179,7 +179,7 @@ class DependencyController:
     def _not_served(self, key: ObjectKey) -> Problem | None:
         """Return the Problem of a claim whose lower cluster does not serve or allow ResourceClaims."""
         informer, error = self._lower[key.kind], self._lower[key.kind].last_error
-        is_unknown = key.kind in resource_claims.KINDS and not informer.has_synced
+        is_unknown = key.kind in references.KINDS and not informer.has_synced
         if is_unknown and isinstance(error, Forbidden | NotFound):
             return unreadable(f"{key.kind}s", error, where=f"lower cluster {self.context.name}")
         return None
@@ -374,7 +374,7 @@ class Allocations:
         """Register handlers for the claims."""
         if not self.caches.claims:
             return
-        copies = self.caches.claims[resource_claims.CLAIM]
+        copies = self.caches.claims[references.CLAIM]
         generated = self.context.lower_informer(
             resources.RESOURCE_CLAIMS,
             selector=f"{names.LABEL_GENERATED_FOR}={self.context.cluster_id}",
@@ -390,18 +390,18 @@ class Allocations:
         if not self._stores or not (lower_pod := pod.to_dict())["spec"].get("resourceClaims"):
             return ""
         found = {}
-        for name, claim in resource_claims.generated_names(lower_pod).items():
+        for name, claim in references.generated_names(lower_pod).items():
             for informer in self._stores:
                 if (lower := informer.store.get(f"{pod.namespace}/{claim}")) is not None:
-                    found[name] = resource_claims.allocated(lower.to_dict())
-        return resource_claims.record(found)
+                    found[name] = references.allocated(lower.to_dict())
+        return references.record(found)
 
     def _shared_changed(self, old: Object, new: Object) -> None:
         self._wake(new)
-        devices = resource_claims.allocated(new.to_dict())
-        if not devices or resource_claims.allocated(old.to_dict()):
+        devices = references.allocated(new.to_dict())
+        if not devices or references.allocated(old.to_dict()):
             return
-        key = ObjectKey(resource_claims.CLAIM, ownership.upper_namespace(new), new.name)
+        key = ObjectKey(references.CLAIM, ownership.upper_namespace(new), new.name)
         upper = self.dependencies.peek(key)
         if upper is not None and upper.uid == new.labels.get(names.LABEL_UPPER_UID):
             named = ", ".join(

@@ -36,7 +36,7 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.objects.namespaces import upper_names
 from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.api_server import NAME, Endpoint, may_use_upper
-from virtual_node.translate.services.services import upper_addresses
+from virtual_node.translate.services import upper_addresses
 
 _WORKERS = 2
 _TAKEN_AGAIN = 600.0

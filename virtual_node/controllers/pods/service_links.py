@@ -19,7 +19,7 @@ from virtual_node.controllers.copies.single_objects import ObjectKey
 from virtual_node.controllers.pods.api_services import ApiServices
 from virtual_node.translate.pods import api_server, service_environment
 from virtual_node.translate.pods.api_server import Assignment, Endpoint
-from virtual_node.translate.services.services import cluster_ip
+from virtual_node.translate.services import cluster_ip
 
 _AGAIN = 3600.0
 """Seconds until another pod of an upper namespace gets an event about its API server."""

@@ -21,7 +21,7 @@ from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
-from virtual_node.translate.services import endpoints
+from virtual_node.translate import endpoints
 
 _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 """Resources in a webhook's rules that include pods, so that the webhook can stop pods."""

@@ -26,10 +26,10 @@ from virtual_node.examine.expiry import span
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import annotations_of, is_deleting, key, labels_of
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
+from virtual_node.translate import services
 from virtual_node.translate.kinds import KINDS, REFERENCED
 from virtual_node.translate.pods import dependencies
 from virtual_node.translate.pods.service_account import token_secrets
-from virtual_node.translate.services import services
 from virtual_node.translate.storage import binder_pod
 
 _COPIED = {kind.kind: kind for kind in KINDS}

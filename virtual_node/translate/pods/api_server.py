@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 from clusterset.model import names
 from clusterset.model.pod.api_access import AUTO, SERVICE, UPPER, Choice, requested
 from controller_runtime.objects import Object
+from virtual_node.translate import services
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.fields import is_dns_name
+from virtual_node.translate.endpoints import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
 from virtual_node.translate.pods.service_account import token_requests
-from virtual_node.translate.services import services
-from virtual_node.translate.services.endpoints import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGED_BY
-from virtual_node.translate.services.services import cluster_ip
+from virtual_node.translate.services import cluster_ip
 
 NAME = "kubernetes.default.svc"
 PORT = 443

@@ -23,7 +23,7 @@ from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION
 from virtual_node.examine.expiry import ExpiryLimits
-from virtual_node.translate.services import endpoints
+from virtual_node.translate import endpoints
 
 
 class FakeClient:

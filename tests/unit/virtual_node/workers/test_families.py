@@ -7,7 +7,7 @@ import math
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from virtual_node.workers.parent import encoded, merged
+from virtual_node.workers import encoded, merged
 
 
 def _registry(count: int) -> CollectorRegistry:

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from controller_runtime.errors import ConfigError
 from controller_runtime.util import rate_limiter
 from tests.background import working
+from virtual_node import workers
 from virtual_node.config.types import Config
-from virtual_node.workers import parent
-from virtual_node.workers.parent import Parent
+from virtual_node.workers import Parent
 
 
 def _parent(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> Parent:
@@ -72,7 +72,7 @@ async def test_only_a_worker_that_fails_for_long_fails_the_liveness_check(monkey
         return statuses[worker.number], b""
 
     monkeypatch.setattr(made, "_ask", ask)
-    monkeypatch.setattr(parent, "monotonic", lambda: now)
+    monkeypatch.setattr(workers, "monotonic", lambda: now)
     with capture_logs():
         async with working(made.run()):
             while not all(worker.is_running for worker in made._workers):  # noqa: ASYNC110 - real processes

@@ -7,7 +7,7 @@ import pytest
 from clusterset.model import names
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.copies.service_controller_setup import Scene
-from virtual_node.translate.services import endpoints
+from virtual_node.translate import endpoints
 
 pytestmark = pytest.mark.looptime
 

@@ -15,7 +15,7 @@ from tests.unit.virtual_node.controllers.copies.test_object_limits import (
 from tests.unit.virtual_node.controllers.pod_controller_setup import running
 from virtual_node.controllers.base.caches import shrink_large
 from virtual_node.translate.kinds import CONFIG_MAPS
-from virtual_node.translate.objects.config_data import without_values
+from virtual_node.translate.objects.references import without_values
 
 pytestmark = pytest.mark.looptime
 

@@ -11,8 +11,8 @@ import pytest
 
 from controller_runtime.apimachinery.matching import compile_selector
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
-from virtual_node.controllers.copies import selected
-from virtual_node.controllers.copies.selected import SelectedNamespaces
+from virtual_node.controllers.copies import surroundings
+from virtual_node.controllers.copies.surroundings import SelectedNamespaces
 from virtual_node.translate.base.view import MOST_SELECTORS_OF_NAMESPACE
 
 TEAM_A = {"matchLabels": {"team": "a"}}
@@ -59,7 +59,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return counts
 
-    monkeypatch.setattr(selected, "compile_selector", compile_counted)
+    monkeypatch.setattr(surroundings, "compile_selector", compile_counted)
     return calls
 
 
@@ -84,7 +84,7 @@ async def test_result_is_current_after_each_change():
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_changes(seed: int, monkeypatch: pytest.MonkeyPatch):
     """The result is the one of a new evaluation, also if changes were forgotten or happen during an evaluation."""
-    monkeypatch.setattr(selected, "_MOST_CHANGES", 3)
+    monkeypatch.setattr(surroundings, "_MOST_CHANGES", 3)
     monkeypatch.setattr("controller_runtime.util.event_loop._SLICE", -1.0)  # yields after each comparison
     choice, found = random.Random(seed), Namespaces()
 

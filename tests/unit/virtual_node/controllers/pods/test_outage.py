@@ -13,7 +13,7 @@ from clusterset.config import Unreachable
 from clusterset.model.pod.conditions import condition
 from controller_runtime.errors import Forbidden
 from tests.unit.virtual_node.controllers.pod_controller_setup import KEY, Scene, clusters, mirroring
-from virtual_node.controllers.pods.outage import OutageController
+from virtual_node.controllers.pods.status_writer import OutageController
 
 pytestmark = pytest.mark.looptime
 

@@ -11,7 +11,7 @@ import pytest
 from clusterset.model import names
 from tests.unit.virtual_node.translate.copying import BY_NAME, lower_copy, view_of
 from virtual_node.translate.base.view import UntranslatableError
-from virtual_node.translate.objects import resource_claims
+from virtual_node.translate.objects import references
 
 CLASSES = {"gpu": "their-gpu"}
 EXACTLY = {"name": "one", "exactly": {"deviceClassName": "gpu", "count": 2}}
@@ -22,10 +22,10 @@ FIRST = {
 OPAQUE = {"opaque": {"driver": "d", "parameters": {"deviceClassName": "gpu", "adminAccess": True}}}
 
 
-def claim(*requests: dict[str, Any], kind: str = resource_claims.CLAIM, **metadata: Any) -> dict[str, Any]:
+def claim(*requests: dict[str, Any], kind: str = references.CLAIM, **metadata: Any) -> dict[str, Any]:
     """A claim, or a template of one, whose driver parameters look like fields of the API."""
     spec: dict[str, Any] = {"devices": {"requests": list(requests), "config": [OPAQUE]}}
-    if kind == resource_claims.TEMPLATE:
+    if kind == references.TEMPLATE:
         spec = {"metadata": metadata, "spec": spec}
     whole = {"name": "g", "namespace": "shop", "uid": "u-1"}
     return {
@@ -37,13 +37,13 @@ def claim(*requests: dict[str, Any], kind: str = resource_claims.CLAIM, **metada
     }
 
 
-@pytest.mark.parametrize("kind", resource_claims.KINDS)
+@pytest.mark.parametrize("kind", references.KINDS)
 def test_a_copy_requests_lower_device_classes(kind: str):
     """Parameters of drivers are copied unchanged, and the status is not copied."""
     copy = lower_copy(kind, claim(EXACTLY, FIRST, kind=kind), view_of(device_classes=CLASSES))
     assert "status" not in copy
     found = copy["spec"]
-    devices = (found["spec"] if kind == resource_claims.TEMPLATE else found)["devices"]
+    devices = (found["spec"] if kind == references.TEMPLATE else found)["devices"]
     assert devices["config"] == [OPAQUE]
     assert devices["requests"] == [
         {"name": "one", "exactly": {"deviceClassName": "their-gpu", "count": 2}},
@@ -63,15 +63,15 @@ def test_a_template_cannot_mark_generated_claims_as_ours():
         "labels": {"team": "a", names.LABEL_UPPER_CLUSTER: "c", names.LABEL_GENERATED_FOR: "other"},
         "annotations": {"note": "b", names.ANNOTATION_UPPER_NAMESPACE: "other"},
     }
-    template = claim(EXACTLY, kind=resource_claims.TEMPLATE, **forged)
-    spec = lower_copy(resource_claims.TEMPLATE, template, view_of(cluster_id="c"))["spec"]
+    template = claim(EXACTLY, kind=references.TEMPLATE, **forged)
+    spec = lower_copy(references.TEMPLATE, template, view_of(cluster_id="c"))["spec"]
     assert spec["metadata"] == {
         "labels": {"team": "a", names.LABEL_GENERATED_FOR: "c"},
         "annotations": {"note": "b"},
     }
 
 
-@pytest.mark.parametrize("kind", resource_claims.KINDS)
+@pytest.mark.parametrize("kind", references.KINDS)
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
@@ -85,7 +85,7 @@ def test_a_template_cannot_mark_generated_claims_as_ours():
 def test_administrative_access_is_found(kind: str, requests: list[dict[str, Any]], *, expected: bool):
     """In requests of any form, and not in parameters of drivers."""
     with pytest.raises(UntranslatableError, match="adminAccess") if expected else contextlib.nullcontext():
-        resource_claims.lower_claim(claim(*requests, kind=kind), view_of())
+        references.lower_claim(claim(*requests, kind=kind), view_of())
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def allocated(count: int, **more: Any) -> dict[str, Any]:
 
 def test_the_record_is_small_whatever_the_lower_cluster_allocates():
     """A pod's annotations share 256 KiB; a record that is too large would block its status."""
-    found = {f"claim-{n}": resource_claims.allocated(allocated(300, device="x" * 9999)) for n in range(40)}
-    assert len(resource_claims.record(found)) < 80_000
-    devices = resource_claims.allocated(allocated(1, adminAccess=True))
+    found = {f"claim-{n}": references.allocated(allocated(300, device="x" * 9999)) for n in range(40)}
+    assert len(references.record(found)) < 80_000
+    devices = references.allocated(allocated(1, adminAccess=True))
     record = {"gpu": [{"request": "one", "driver": "d", "pool": "p", "device": "gpu-0"}]}
-    assert json.loads(resource_claims.record({"gpu": devices, "free": []})) == record
-    assert resource_claims.record({"free": []}) == ""
+    assert json.loads(references.record({"gpu": devices, "free": []})) == record
+    assert references.record({"free": []}) == ""
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_record_is_small_whatever_the_lower_cluster_allocates():
 )
 def test_a_claim_without_allocation_has_no_devices(status: Any):
     """Its pod waits."""
-    assert resource_claims.allocated({"status": status}) == []
+    assert references.allocated({"status": status}) == []
 
 
 def test_claims_of_a_lower_pod_are_found_by_their_name_in_the_pod():
@@ -134,7 +134,7 @@ def test_claims_of_a_lower_pod_are_found_by_their_name_in_the_pod():
         ]
     }
     status = {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "web-b-x7"}, {"name": "c"}]}
-    found = resource_claims.generated_names({"spec": spec, "status": status})
+    found = references.generated_names({"spec": spec, "status": status})
     assert found == {"a": "shared", "b": "web-b-x7"}
 
 
@@ -142,7 +142,7 @@ def test_the_record_of_a_hostile_cluster_is_small():
     """The annotations of a pod share 256 KiB, and the names of its claims come from the lower cluster, too."""
     result = dict.fromkeys(("request", "driver", "pool", "device"), "x" * 100_000)
     claim = {"status": {"allocation": {"devices": {"results": [result] * 1000}}}}
-    devices = resource_claims.allocated(claim)
-    text = resource_claims.record({"gpu": devices, "x" * 100_000: devices, "a b": devices})
+    devices = references.allocated(claim)
+    text = references.record({"gpu": devices, "x" * 100_000: devices, "a b": devices})
     assert 10_000 < len(text) < 40_000
     assert text.startswith('{"gpu":')

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from clusterset.model import names
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
+from virtual_node.translate import endpoints
 from virtual_node.translate.base.view import LowerPod
-from virtual_node.translate.services import endpoints
 
 TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
 CLUSTER = "upper-1"

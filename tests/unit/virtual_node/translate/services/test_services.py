@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterset.model import names
 from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
-from virtual_node.translate.services import services
+from virtual_node.translate import services
 
 CLUSTER = "upper-1"
 ALWAYS = ["default/kubernetes", "kube-system/*"]

@@ -1,15 +1,23 @@
-"""The parent process of ``--workers``: starts and restarts the workers, and serves their health and merged metrics."""
+"""Several processes on one machine that divide the lower clusters (``--workers N``).
+
+The parent starts the processes, restarts those that end, and serves their health and merged metrics. ``Worker`` is what one
+process gets from the parent, on its command line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from subprocess import PIPE
 from time import monotonic
+from typing import Self
 
 import aiohttp
 import msgspec
@@ -24,12 +32,57 @@ from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import bind
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.util import event_loop, rate_limiter
+from virtual_node.config.program import WORKER
 from virtual_node.config.types import Config
 from virtual_node.sharding import local_host
-from virtual_node.workers.worker import LOOPBACK, Worker
 
+LOOPBACK = "127.0.0.1"
+_STDIN = 0
 PATH = "/families"
 LABEL = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One of the processes of ``--workers N``.
+
+    Attributes:
+        number: number of the worker, from 1.
+        member: name of the replica. A restarted worker has the same name, so it gets its lower clusters back without
+            waiting until its Lease expires. The parent has waited for the end of the earlier process.
+        listener: file descriptor of the listening socket for health and metrics; -1: they are not served.
+    """
+
+    number: int
+    member: str
+    listener: int
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> tuple[Self, list[str]]:
+        """Return the worker and the daemon's own arguments, given the arguments that follow ``WORKER``."""
+        number, member, listener, *rest = arguments
+        return cls(int(number), member, int(listener)), rest
+
+    def arguments(self, rest: Sequence[str]) -> list[str]:
+        """Return the command and its arguments, followed by the daemon's own."""
+        return [WORKER, str(self.number), self.member, str(self.listener), *rest]
+
+    def socket(self) -> socket.socket:
+        """Return the listening socket that the parent has bound."""
+        return socket.socket(fileno=self.listener)
+
+    def stop_with_parent(self) -> None:
+        """Send SIGTERM to this process when the parent ends, even if the parent was killed.
+
+        Standard input is a pipe to which the parent writes nothing, so it becomes readable when the parent ends.
+        """
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(_STDIN)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        loop.add_reader(_STDIN, ended)
 
 
 class _Family(msgspec.Struct, array_like=True):

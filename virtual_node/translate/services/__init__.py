@@ -1,1 +1,0 @@
-"""Services and their endpoints in the lower cluster."""
