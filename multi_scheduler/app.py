@@ -18,17 +18,16 @@ from controller_runtime.process.listening import is_loopback
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
 from controller_runtime.tls.reloader import CertificateReloader
-from multi_scheduler import config, connections, safe_scheduler
+from multi_scheduler import config, safe_scheduler, shared
 from multi_scheduler.bound_pods import BoundPods, bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
-from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
 from multi_scheduler.extender.extender import REASON, Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
-from multi_scheduler.shared import Shared
+from multi_scheduler.shared import LowerClients, Shared
 
 _log = log.get_logger(component=PROGRAM.name)
 
@@ -40,7 +39,7 @@ async def run(options: SchedulerSettings) -> None:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
     await config.run(
-        options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_serve, given))
+        options, PROGRAM.name, lambda given: shared.run(given, PROGRAM.name, partial(_serve, given))
     )
 
 

@@ -28,12 +28,11 @@ from controller_runtime.errors import ApiError, Forbidden, NotFound, is_retryabl
 from controller_runtime.process import lifecycle
 from controller_runtime.serving.health import Check
 from controller_runtime.serving.server import HealthServer
-from multi_scheduler import config, connections, malformed
+from multi_scheduler import config, malformed, shared
 from multi_scheduler.annotator.program import PROGRAM, AnnotatorSettings
 from multi_scheduler.bound_pods import bound_pods
-from multi_scheduler.connections import LowerClients
 from multi_scheduler.directory import NodeDirectory
-from multi_scheduler.shared import Shared
+from multi_scheduler.shared import LowerClients, Shared
 from multi_scheduler.state.cluster.filters import Node
 from multi_scheduler.state.lower_state import LowerState
 from multi_scheduler.usage import DEVIATION, FORECAST, MEAN, Usage, number
@@ -217,7 +216,7 @@ async def run(options: AnnotatorSettings) -> None:
         ConfigError: a setting or file is wrong and the user must correct it.
     """
     await config.run(
-        options, PROGRAM.name, lambda given: connections.run(given, PROGRAM.name, partial(_work, given))
+        options, PROGRAM.name, lambda given: shared.run(given, PROGRAM.name, partial(_work, given))
     )
 
 

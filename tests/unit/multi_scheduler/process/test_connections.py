@@ -18,9 +18,9 @@ from clusterset.config import Cluster, ClusterProfiles
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from multi_scheduler import connections
+from multi_scheduler import shared
 from multi_scheduler.config import Config
-from multi_scheduler.connections import LowerClients
+from multi_scheduler.shared import LowerClients
 from tests.background import working
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
@@ -65,7 +65,7 @@ async def _running(folder: Path) -> AsyncIterator[_Program]:
         config=Config(clusters=clusters), kubeconfig=str(folder / "upper"), master=""
     )
     program = _Program()
-    async with working(connections.run(options, "program", program.work)) as task:
+    async with working(shared.run(options, "program", program.work)) as task:
         await asyncio.sleep(1)
         yield program
         assert not task.done()
@@ -128,7 +128,7 @@ class _Profiles:
                 raise ConfigError("the plugin failed")
             return ConnectionConfig("http://127.0.0.1")
 
-        monkeypatch.setattr(connections, "_upper", upper)
+        monkeypatch.setattr(shared, "_upper", upper)
         monkeypatch.setattr(following, "connection", connection)
 
     def add(self, name: str, *, works: bool = True) -> None:
@@ -157,7 +157,7 @@ async def test_clusters_of_profiles_are_added_and_removed_without_a_restart(
     profiles.add("b")
     profiles.add("broken", works=False)
     program = _Program()
-    async with working(connections.run(profiles.options, "program", program.work)) as task:
+    async with working(shared.run(profiles.options, "program", program.work)) as task:
         await asyncio.sleep(20)
         assert program.changes == ["+a", "+b"]
         assert program.clusters["b"].virtual_nodes()[0].node_selector == {"pool": "x"}
@@ -199,7 +199,7 @@ async def test_a_cluster_that_changes_all_the_time_is_followed_rarely(
             await asyncio.sleep(2)
 
     profiles.add("b")
-    async with working(connections.run(profiles.options, "program", program.work)):
+    async with working(shared.run(profiles.options, "program", program.work)):
         await change(60)
         profiles.add("c")
         await change(60)
