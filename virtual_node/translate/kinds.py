@@ -369,15 +369,6 @@ FOLLOWED = tuple(kind for kind in KINDS if kind.setting)
 """Kinds that ``follow`` of a lower cluster enables."""
 
 
-def enabled(follow: Collection[str], *, resource_claims: bool = False) -> tuple[Kind, ...]:
-    """Return the kinds that are copied to a lower cluster.
-
-    Args:
-        follow: the cluster's ``follow``.
-        resource_claims: whether ResourceClaims follow pods there.
-    """
-    return tuple(
-        kind
-        for kind in KINDS
-        if (kind.setting in follow if kind.setting else resource_claims or kind not in CLAIMS)
-    )
+def enabled(follow: Collection[str]) -> tuple[Kind, ...]:
+    """Return the kinds that are copied to a lower cluster with this ``follow``, without ResourceClaims."""
+    return tuple(kind for kind in KINDS if (kind.setting in follow if kind.setting else kind not in CLAIMS))
