@@ -12,8 +12,8 @@ from descheduler import program as descheduler
 from multi_scheduler import program as multi_scheduler
 from multi_scheduler.annotator import program as annotator
 from swarm import program as swarm
-from virtual_node.rights import copies, operator
 from virtual_node.rights import daemon as virtual_node
+from virtual_node.rights import operator
 from webhook import program as webhook
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "virtual-node"
@@ -30,8 +30,8 @@ def tables() -> dict[str, dict[str, Iterable[Right]]]:
             "shards": virtual_node.UPPER_SHARDS,
             "page": virtual_node.UPPER_PAGE,
             "sharedTokens": virtual_node.UPPER_SHARED_TOKENS,
-            **{f"follow-{kind}": rights for kind, rights in copies.UPPER.items()},
-            **{f"inspect-{kind}": rights for kind, rights in copies.INSPECTION.items()},
+            **{f"follow-{kind}": rights for kind, rights in virtual_node.UPPER_COPIES.items()},
+            **{f"inspect-{kind}": rights for kind, rights in virtual_node.INSPECTION_COPIES.items()},
             "resourceClaims": virtual_node.UPPER_RESOURCE_CLAIMS,
             "renewal": virtual_node.UPPER_RENEWAL,
             "profiles": virtual_node.UPPER_PROFILES,

@@ -1,4 +1,7 @@
-"""The permissions of a virtual node in tables, which ``check`` tests and which the chart and the manifests grant."""
+"""The permissions of a virtual node in tables, which ``check`` tests and which the chart and the manifests grant.
+
+Those for copied objects follow from the table of kinds.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,62 @@ from clusterset.model.rights import LEASE, TOKEN_SECRET, VIRTUAL_NODE
 from controller_runtime import rights
 from controller_runtime.rights import MANAGE, OWN_NAMESPACE, READ, Right
 from virtual_node.config.types import SHARDED, Config
-from virtual_node.rights import copies
-from virtual_node.translate.kinds import CLAIMS, enabled
+from virtual_node.translate.follow.addresses import KEY_OBJECT
+from virtual_node.translate.kinds import CLAIMS, FOLLOWED, Demand, Kind, enabled
 from virtual_node.translate.storage.pv import DRIVER
+
+_KEY = Right(
+    "",
+    "secrets",
+    ("get", "update"),
+    "the key that signs records of addresses. Create the Secret empty, or grant create too",
+    "",
+    OWN_NAMESPACE,
+    (KEY_OBJECT,),
+)
+
+
+def upper_of_kind(kind: Kind) -> tuple[Right, ...]:
+    """Return what a virtual node needs in the upper cluster to copy a kind."""
+    resource = kind.resource
+    verbs = READ if kind.demand is Demand.REFERENCES else ("list", "watch")
+    found = (Right(resource.group, resource.plural, verbs, _purpose(kind)),)
+    if kind.addresses is None:
+        return found
+    status = Right(resource.group, resource.plural, ("patch",), "addresses of their copies", "status")
+    return (*found, status, _KEY)
+
+
+def lower_of_kind(kind: Kind) -> Right:
+    """Return what a virtual node needs in a lower cluster to copy a kind."""
+    return Right(kind.resource.group, kind.resource.plural, MANAGE, _purpose(kind))
+
+
+def _purpose(kind: Kind) -> str:
+    return kind.purpose or f"copies of {kind.resource.plural}"
+
+
+_SETTINGS = dict.fromkeys(kind.setting for kind in reversed(FOLLOWED))
+UPPER_COPIES: dict[str, tuple[Right, ...]] = {
+    setting: tuple(right for kind in FOLLOWED if kind.setting == setting for right in upper_of_kind(kind))
+    for setting in _SETTINGS
+}
+"""Needed in the upper cluster, in addition to ``UPPER``, for each kind in ``clusters[].follow``."""
+INSPECTION_COPIES: dict[str, tuple[Right, ...]] = {
+    setting: tuple(
+        Right(kind.resource.group, kind.resource.plural, ("list",), f"find {_purpose(kind)} that are left")
+        for kind in FOLLOWED
+        if kind.setting == setting
+    )
+    for setting in _SETTINGS
+}
+"""Needed in the upper cluster by the scheduled ``virtual-node inspect``, in addition to ``operator.INSPECTION``, for each
+kind in ``clusters[].follow``."""
+LOWER_COPIES: dict[str, tuple[Right, ...]] = {
+    setting: tuple(lower_of_kind(kind) for kind in FOLLOWED if kind.setting == setting)
+    for setting in _SETTINGS
+}
+"""Needed in a lower cluster, in addition to ``LOWER``, for each kind in its ``follow``."""
 
 _NODE = (VIRTUAL_NODE,)
 _LEASES = ("coordination.k8s.io", "leases")
@@ -36,7 +92,7 @@ UPPER: tuple[Right, ...] = (
     Right(*_LEASES, ("get", "update"), "node heartbeat", "", _HEARTBEAT, _NODE),
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
-    *(right for kind in enabled(()) for right in copies.upper(kind)),
+    *(right for kind in enabled(()) for right in upper_of_kind(kind)),
     Right("", "serviceaccounts", ("create",), "tokens for pods (--enable-serviceaccount)", "token"),
     Right("", "serviceaccounts", ("get",), "certificates for pods (podCertificate volumes)"),
     Right(*_TRUST, ("list", "watch"), "trust anchors of pods (clusterTrustBundle volumes)"),
@@ -87,7 +143,7 @@ UPPER_SHARED_TOKENS: tuple[Right, ...] = (
 """Needed in the upper cluster, in addition to ``UPPER``, with ``identities.tokens: node``."""
 
 UPPER_RESOURCE_CLAIMS: tuple[Right, ...] = (
-    *(right for kind in CLAIMS for right in copies.upper(kind)),
+    *(right for kind in CLAIMS for right in upper_of_kind(kind)),
     Right("scheduling.k8s.io", "podgroups", ("get",), "claims that belong to a PodGroup, not to a pod"),
 )
 """Needed in the upper cluster, in addition to ``UPPER``, with ``clusters[].resourceClaims.enabled``."""
@@ -142,7 +198,7 @@ def upper(config: Config) -> tuple[Right, ...]:
     profiles = config.cluster_profiles
     follow = {kind for cluster in config.clusters for kind in cluster.follow}
     for kind in sorted(follow.union(profiles.defaults.get("follow", ()) if profiles is not None else ())):
-        tables += copies.UPPER[kind]
+        tables += UPPER_COPIES[kind]
     if config.web_address:
         tables += UPPER_PAGE
     claims = profiles.defaults.get("resourceClaims", {}) if profiles is not None else {}
@@ -180,7 +236,7 @@ LOWER: tuple[Right, ...] = (
     Right("", "pods", ("get", "create"), "kubectl port-forward", "portforward"),
     Right("", "pods", ("patch",), "kubectl debug", "ephemeralcontainers"),
     Right("", "pods", ("patch",), "in-place resize", "resize"),
-    *map(copies.lower, enabled(())),
+    *map(lower_of_kind, enabled(())),
     Right("", "persistentvolumeclaims", MANAGE, "claims of pods (PVControllers)"),
     Right("", "persistentvolumes", ("list", "watch"), "volumes of claims (PVControllers)"),
     Right("", "events", ("list", "watch"), "lower events on upper pods and claims"),
@@ -190,7 +246,7 @@ LOWER: tuple[Right, ...] = (
 )
 """Needed in every lower cluster."""
 
-LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(map(copies.lower, CLAIMS))
+LOWER_RESOURCE_CLAIMS: tuple[Right, ...] = tuple(map(lower_of_kind, CLAIMS))
 """Needed in a lower cluster, in addition to ``LOWER``, with ``resourceClaims.enabled``. Granted by
 ``lower-cluster register --resource-claims``."""
 
@@ -212,7 +268,7 @@ def lower(
         resource_claims: whether ResourceClaims follow pods there.
         shared_volumes: whether volumes on shared storage follow pods there.
     """
-    following = [right for kind in sorted(set(follow)) for right in copies.LOWER[kind]]
+    following = [right for kind in sorted(set(follow)) for right in LOWER_COPIES[kind]]
     return (
         *LOWER,
         *following,

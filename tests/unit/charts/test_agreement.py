@@ -19,7 +19,6 @@ import multi_scheduler.program
 import swarm.program
 import virtual_node.config.file
 import virtual_node.config.types
-import virtual_node.rights.copies
 import virtual_node.rights.daemon
 import webhook.program
 from clusterset.model import names
@@ -172,8 +171,8 @@ def test_rights_are_those_of_the_tables(case):
     clusters = given.get("virtualNode", {}).get("clusters", [])
     inspects = list(operator.INSPECTION)
     for kind in {kind for cluster in clusters for kind in cluster.get("config", {}).get("follow", [])}:
-        virtual += virtual_node.rights.copies.UPPER[kind]
-        inspects += virtual_node.rights.copies.INSPECTION[kind]
+        virtual += virtual_node.rights.daemon.UPPER_COPIES[kind]
+        inspects += virtual_node.rights.daemon.INSPECTION_COPIES[kind]
     if given.get("virtualNode", {}).get("web", {}).get("enabled", True):
         virtual += virtual_node.rights.daemon.UPPER_PAGE
     multi = list(multi_scheduler.program.UPPER)
@@ -188,8 +187,8 @@ def test_rights_are_those_of_the_tables(case):
             dataclasses.replace(one, namespace=profiles.namespace) for one in multi_scheduler.program.PROFILES
         ]
         for kind in profiles.defaults.get("follow", []):
-            virtual += virtual_node.rights.copies.UPPER[kind]
-            inspects += virtual_node.rights.copies.INSPECTION[kind]
+            virtual += virtual_node.rights.daemon.UPPER_COPIES[kind]
+            inspects += virtual_node.rights.daemon.INSPECTION_COPIES[kind]
         if profiles.defaults.get("resourceClaims", {}).get("enabled"):
             virtual += virtual_node.rights.daemon.UPPER_RESOURCE_CLAIMS
         virtual += read if profiles.names else [*read, *virtual_node.rights.daemon.UPPER_PROFILES_ANY]

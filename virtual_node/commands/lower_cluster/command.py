@@ -24,7 +24,7 @@ from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave
 from virtual_node.commands.lower_cluster import tunnel as tunnel_steps
 from virtual_node.config import program
-from virtual_node.rights import copies, manifests, name_server, tunnel
+from virtual_node.rights import daemon, manifests, name_server, tunnel
 
 _AGENT = "virtual-node-register"
 _NAMESPACES = dict.fromkeys(("join", "leave", "dns"), "virtual-node-system")
@@ -160,8 +160,10 @@ def parser() -> Parser:
 def _kinds(text: str) -> list[str]:
     """Return the kinds of ``--follow``; an argparse type."""
     found = [kind for kind in text.split(",") if kind]
-    if unknown := [kind for kind in found if kind not in copies.LOWER]:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; known are {', '.join(copies.LOWER)}")
+    if unknown := [kind for kind in found if kind not in daemon.LOWER_COPIES]:
+        raise argparse.ArgumentTypeError(
+            f"unknown {', '.join(unknown)}; known are {', '.join(daemon.LOWER_COPIES)}"
+        )
     return found
 
 
@@ -187,7 +189,7 @@ def _add_account_flags(parser: Parser) -> None:
         parser,
         "--follow KINDS",
         "kinds of objects that follow pods, separated by commas (follow of the lower cluster's configuration): "
-        f"{', '.join(copies.LOWER)}. The account gets the rights for them. Give the flag again when you repeat the "
+        f"{', '.join(daemon.LOWER_COPIES)}. The account gets the rights for them. Give the flag again when you repeat the "
         "action",
         type=_kinds,
         default=[],

@@ -7,7 +7,7 @@ import pytest
 from clusterset.config import Cluster, ClusterProfiles
 from clusterset.model.pod.resource_claims import ResourceClaimsConfig
 from virtual_node.config.types import Config
-from virtual_node.rights import copies, daemon, manifests
+from virtual_node.rights import daemon, manifests
 from virtual_node.translate.kinds import FOLLOWED
 
 
@@ -27,7 +27,7 @@ def test_rights_for_resource_claims_only_if_they_are_mirrored():
 
 @pytest.mark.parametrize(
     "table",
-    [daemon.UPPER, daemon.LOWER, daemon.lower(copies.LOWER)],
+    [daemon.UPPER, daemon.LOWER, daemon.lower(daemon.LOWER_COPIES)],
     ids=["upper", "lower", "lower that follows"],
 )
 def test_a_role_grants_exactly_the_table(table):
@@ -52,6 +52,6 @@ def test_no_wildcards_are_granted():
 def test_rights_follow_the_setting():
     """Without ``follow``, no right is needed, and every kind has rights in both clusters."""
     assert daemon.lower([]) == daemon.LOWER
-    assert {*copies.LOWER} == {*copies.UPPER} == {kind.setting for kind in FOLLOWED}
+    assert {*daemon.LOWER_COPIES} == {*daemon.UPPER_COPIES} == {kind.setting for kind in FOLLOWED}
     table = daemon.lower(["networkPolicies", "networkPolicies"])
     assert [right.resource for right in table[len(daemon.LOWER) :]] == ["networkpolicies"]
