@@ -60,7 +60,6 @@ _MOST = 100
 """Maximum overrides of a cluster, because each is compared with each pod."""
 _GENERATED = re.compile(r"[a-z0-9][-a-z0-9.]*/.+")
 """A resource without wildcards, and a shell pattern of names."""
-_OVERRIDE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)", re.ASCII)
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _IMAGE = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?", re.ASCII)
@@ -301,7 +300,7 @@ def override_problems(where: str, overrides: Sequence[Override]) -> list[str]:
     seen: set[str] = set()
     for position, override in enumerate(overrides):
         field = f"{where}[{position}]"
-        if not _OVERRIDE_NAME.fullmatch(override.name):
+        if not DNS_LABEL.fullmatch(override.name):
             found.append(f"{field}.name: {override.name!r} must be a DNS label of at most 63 characters")
         elif override.name in seen:
             found.append(f"{field}.name: {override.name!r} is there twice")

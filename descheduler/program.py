@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from clusterset.model import names
 from clusterset.model.moving import node_avoidance
 from clusterset.model.rights import VIRTUAL_NODE
 from controller_runtime.apimachinery import matching
@@ -165,6 +166,6 @@ UPPER: tuple[Right, ...] = (
     Right("", "persistentvolumeclaims", ("get",), "claims that tie a pod to a cluster"),
     Right("", "persistentvolumes", ("get",), "volumes that tie a pod to a cluster"),
     Right("", "events", ("create", "patch"), "report in kubectl describe"),
-    Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", "kube-node-lease"),
+    Right("coordination.k8s.io", "leases", READ, "heartbeats of virtual nodes", "", names.NODE_LEASES),
     *leader_election(PROGRAM.name, "only one of several replicas works"),
 )

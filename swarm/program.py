@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated
 
+from clusterset.model import names
 from controller_runtime.errors import ConfigError
 from controller_runtime.leaderelection import ControllerSettings
 from controller_runtime.process.flags import duration
@@ -68,7 +69,7 @@ PROGRAM = Program(
 
 UPPER: tuple[Right, ...] = (
     Right("", "nodes", READ, "whether a deleted pod's node is healthy"),
-    Right("coordination.k8s.io", "leases", READ, "heartbeats of nodes", namespace="kube-node-lease"),
+    Right("coordination.k8s.io", "leases", READ, "heartbeats of nodes", namespace=names.NODE_LEASES),
     *leader_election(PROGRAM.name, "only one of several replicas works"),
 )
 

@@ -155,7 +155,6 @@ def _keep_usable(node: Object) -> Object:
 
 _LONGEST = 253
 """Maximum characters of the name of a volume or node. A tenant can write a longer text, which names nothing."""
-_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _REQUIRED = "required"
 
 
@@ -177,7 +176,7 @@ def pinned_to(
         found = _hosts(bound)
         if found:
             return sorted(node for node in found if node in virtual_nodes)
-    selected = ((claim.get("metadata") or {}).get("annotations") or {}).get(_SELECTED_NODE)
+    selected = ((claim.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_SELECTED_NODE)
     return [selected] if selected is not None and selected in virtual_nodes else []
 
 
@@ -191,7 +190,7 @@ def shrink_claim(claim: Object) -> Object:
     """Return a claim with only the fields that ``pinned_to`` reads, at most a kilobyte."""
     volume, node = _places(claim)
     shrunk = claim.with_fields(spec={"volumeName": volume}, status={})
-    return shrunk.with_only(annotations=lambda key: key == _SELECTED_NODE and bool(node))
+    return shrunk.with_only(annotations=lambda key: key == names.ANNOTATION_SELECTED_NODE and bool(node))
 
 
 def has_hosts(volume: Object) -> bool:
@@ -211,7 +210,7 @@ def shrink_volume(volume: Object) -> Object:
 def _places(claim: Object) -> tuple[str, str]:
     """Return the names of a claim's volume and of its selected node; empty: none, or no valid name."""
     volume = (claim.spec or {}).get("volumeName") or ""
-    node = claim.annotations.get(_SELECTED_NODE, "")
+    node = claim.annotations.get(names.ANNOTATION_SELECTED_NODE, "")
     return volume if len(volume) <= _LONGEST else "", node if len(node) <= _LONGEST else ""
 
 

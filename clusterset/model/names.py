@@ -189,6 +189,12 @@ TAINT_PROVIDER = "virtual-kubelet.io/provider"
 # --- Kubernetes' own --------------------------------------------------------------------------------
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
+ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""On a claim that waits for its first pod: the node for which the scheduler lets its volume be created."""
+DEFAULT_SCHEDULER = "default-scheduler"
+"""The ``schedulerName`` of pods that name none."""
+NODE_LEASES = "kube-node-lease"
+"""Namespace of the Leases that kubelets and virtual nodes renew."""
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 """Keeps a Node out of cloud load balancers. Most readers check only whether the label is present; recent cloud controllers
 read the value ``false`` as not excluded."""

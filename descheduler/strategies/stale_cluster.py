@@ -49,7 +49,6 @@ from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Str
 DEFAULT_LEASE_DURATION = 40.0
 _RENEWALS_PER_DURATION = 4
 _SLACK = 1.3
-_LEASE_NAMESPACE = "kube-node-lease"
 _PROOF_RETRY = 2.0
 _WORKERS = 4
 
@@ -291,7 +290,7 @@ class StaleCluster(Strategy):
         )
         self._bucket = TokenBucket(params.pods_per_second, params.burst)
         self._leases = Informer(
-            context.mover.client, resources.LEASES, namespace=_LEASE_NAMESPACE, name="node-leases"
+            context.mover.client, resources.LEASES, namespace=names.NODE_LEASES, name="node-leases"
         )
         self.nodes: Controller[str] = Controller("stalecluster-nodes", self._judge)
         self.pods = PodQueue("stalecluster-pods", self._move, workers=_WORKERS, longest_backoff=60.0)
@@ -367,7 +366,7 @@ class StaleCluster(Strategy):
 
     async def _has_renewed(self, name: str) -> bool:
         """Read the Lease from the API, because the watch may be delayed; report whether it was renewed."""
-        lease = await find(self.context.mover.client, resources.LEASES, name, namespace=_LEASE_NAMESPACE)
+        lease = await find(self.context.mover.client, resources.LEASES, name, namespace=names.NODE_LEASES)
         spec = (lease or {}).get("spec") or {}
         if lease is None or (spec.get("renewTime") or "") == self._lost.heartbeats.renewed(name):
             return False

@@ -178,7 +178,7 @@ class Caches:
             resources.LEASES, owned_stub, **own, transform=shrink_metadata, name="acknowledgements"
         )
         self.nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
-        self.heartbeats = Informer(client, resources.LEASES, namespace="kube-node-lease", name="heartbeats")
+        self.heartbeats = Informer(client, resources.LEASES, namespace=names.NODE_LEASES, name="heartbeats")
         self.renewals = Renewals(self.leases)
 
     def all(self) -> list[Informer]:

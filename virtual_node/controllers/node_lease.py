@@ -42,7 +42,6 @@ from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.nodes import NodeController
 from virtual_node.examine.leases import Report
 
-NAMESPACE = "kube-node-lease"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL = 2.0
 _FIRST_RETRY = 0.1
@@ -120,7 +119,9 @@ class NodeLease:
         try:
             while True:
                 self._lock()
-                lease = await find(self.context.upper, resources.LEASES, self.name, namespace=NAMESPACE)
+                lease = await find(
+                    self.context.upper, resources.LEASES, self.name, namespace=names.NODE_LEASES
+                )
                 # If the holder's Lease was deleted meanwhile, its last state counts, because the holder
                 # recreates it.
                 if lease is not None and lease != seen:
@@ -173,7 +174,7 @@ class NodeLease:
         try:
             async with asyncio.timeout(_RELEASING):
                 upper = self.context.upper
-                lease = await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
+                lease = await upper.get(resources.LEASES, self.name, namespace=names.NODE_LEASES)
                 if process_of(lease, self.name) == self.holder:
                     await upper.update(resources.LEASES, released(lease, self.name))
         except Exception as error:  # noqa: BLE001 - after any error the Lease expires
@@ -190,8 +191,8 @@ class NodeLease:
             if lease is not None:
                 await upper.update(resources.LEASES, self._held(lease))
             else:
-                body = self._held(leaderelection.new(NAMESPACE, self.name))
-                await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+                body = self._held(leaderelection.new(names.NODE_LEASES, self.name))
+                await upper.create(resources.LEASES, body, namespace=names.NODE_LEASES)
         except (AlreadyExists, Conflict):
             return False
         except NotFound as error:  # an upper cluster without kube-node-lease has no Lease to hold
@@ -216,13 +217,13 @@ class NodeLease:
 
     async def _get_or_create(self, node_uid: str) -> dict[str, Any]:
         upper = self.context.upper
-        if (lease := await find(upper, resources.LEASES, self.name, namespace=NAMESPACE)) is not None:
+        if (lease := await find(upper, resources.LEASES, self.name, namespace=names.NODE_LEASES)) is not None:
             return lease
-        body = self._held(leaderelection.new(NAMESPACE, self.name), node_uid=node_uid)
+        body = self._held(leaderelection.new(names.NODE_LEASES, self.name), node_uid=node_uid)
         try:
-            return await upper.create(resources.LEASES, body, namespace=NAMESPACE)
+            return await upper.create(resources.LEASES, body, namespace=names.NODE_LEASES)
         except AlreadyExists:
-            return await upper.get(resources.LEASES, self.name, namespace=NAMESPACE)
+            return await upper.get(resources.LEASES, self.name, namespace=names.NODE_LEASES)
 
     def _held(self, lease: Mapping[str, Any], *, node_uid: str = "") -> dict[str, Any]:
         """Return the Lease as this process writes it to take or renew it; ``node_uid``: of its Node, if it is registered."""

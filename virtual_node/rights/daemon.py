@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from clusterset import config as inventory
+from clusterset.model import names
 from clusterset.model.names import SWARMS
 from clusterset.model.rights import LEASE, TOKEN_SECRET, VIRTUAL_NODE
 from controller_runtime import rights
@@ -76,8 +77,6 @@ _LEASES = ("coordination.k8s.io", "leases")
 _REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
 _TRUST = ("certificates.k8s.io", "clustertrustbundles")
 _POD_REQUESTS = ("certificates.k8s.io", "podcertificaterequests")
-_HEARTBEAT = "kube-node-lease"
-"""Namespace of the Leases of nodes."""
 _NODE_AS_USER = "request serving certificates as the node"
 _APPROVAL = "approve its own requests (--approve-server-certificates)"
 
@@ -88,8 +87,8 @@ UPPER: tuple[Right, ...] = (
     Right("", "nodes", ("create",), "register the virtual node"),
     Right("", "nodes", ("patch",), "keep its labels and taints", names=_NODE),
     Right("", "nodes", ("patch",), "report capacity and conditions", "status", names=_NODE),
-    Right(*_LEASES, ("create",), "node heartbeat", "", _HEARTBEAT),
-    Right(*_LEASES, ("get", "update"), "node heartbeat", "", _HEARTBEAT, _NODE),
+    Right(*_LEASES, ("create",), "node heartbeat", "", names.NODE_LEASES),
+    Right(*_LEASES, ("get", "update"), "node heartbeat", "", names.NODE_LEASES, _NODE),
     Right("", "pods", (*READ, "delete"), "mirror pods and finish their deletion"),
     Right("", "pods", ("patch",), "report pod status", "status"),
     *(right for kind in enabled(()) for right in upper_of_kind(kind)),
@@ -181,7 +180,9 @@ UPPER_PROFILES: tuple[Right, ...] = inventory.PROFILES
 UPPER_PROFILES_ANY: tuple[Right, ...] = (
     Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile"),
     Right("", "nodes", ("patch",), "virtual nodes of any ClusterProfile", "status"),
-    Right(*_LEASES, ("get", "update"), "heartbeat of virtual nodes of any ClusterProfile", "", _HEARTBEAT),
+    Right(
+        *_LEASES, ("get", "update"), "heartbeat of virtual nodes of any ClusterProfile", "", names.NODE_LEASES
+    ),
 )
 """Needed in the upper cluster, in addition to ``UPPER_PROFILES``, if ``clusterProfiles.names`` is empty: RBAC cannot limit
 names to a prefix. The chart's ValidatingAdmissionPolicy does."""

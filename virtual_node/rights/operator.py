@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterset.model import names
 from clusterset.model.moving import node_avoidance
 from clusterset.model.names import SWARMS
 from clusterset.model.rights import (
@@ -50,7 +51,7 @@ INSPECTION: tuple[Right, ...] = (
     ),
     Right("", "secrets", ("list",), "find differences and leaks of copies"),
     Right("discovery.k8s.io", "endpointslices", ("list",), "Services without endpoints"),
-    Right(*_LEASES, ("get",), "Leases of virtual nodes", "", "kube-node-lease"),
+    Right(*_LEASES, ("get",), "Leases of virtual nodes", "", names.NODE_LEASES),
     Right("apps", "deployments", ("list",), "workloads at risk of disruption"),
     Right("apps", "statefulsets", ("list",), "workloads at risk of disruption"),
     Right("policy", "poddisruptionbudgets", ("list",), "workloads at risk of disruption"),

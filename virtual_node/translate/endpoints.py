@@ -162,9 +162,8 @@ def _plain(items: Any) -> list[dict[str, Any]]:
     return [{key: value for key, value in item.items() if value not in ("", None)} for item in items or ()]
 
 
-_OF_SELECTORS = "endpointslice-controller.k8s.io"
 _MIRRORING = "endpointslicemirroring-controller.k8s.io"
-SELECTOR = f"{LABEL_SERVICE},{LABEL_MANAGED_BY} notin ({_OF_SELECTORS},{MANAGED_BY})"
+SELECTOR = f"{LABEL_SERVICE},{LABEL_MANAGED_BY} notin ({FROM_PODS},{MANAGED_BY})"
 """Selects the slices of neither Services with a selector nor of virtual nodes, so a watch of them costs little."""
 _SHOWN = 3
 """Slices that a message names."""

@@ -25,6 +25,7 @@ import msgspec
 
 from clusterset.model import cluster_selector, names
 from clusterset.model.moving import node_avoidance
+from clusterset.model.namespace_map import NEVER_MIRRORED
 from clusterset.model.pod import affinity_terms, resource_claims
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
@@ -32,8 +33,6 @@ from controller_runtime.apimachinery.matching import REQUIRED
 from webhook.mutation import selectors, validation
 from webhook.mutation.validation import MAX_ENTRIES, RefusedError
 
-_NEVER = "kube-system"
-_DEFAULT_SCHEDULER = "default-scheduler"
 _LOST_NODES = {
     key: {"key": key, "operator": "Exists", "effect": "NoExecute"}
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -74,7 +73,7 @@ def needs_mutation(pod: Mapping[str, Any], namespace: str) -> bool:
     return (
         labels.get(names.LABEL_VIRTUAL_POD) == "true"
         and labels.get(names.LABEL_CREATED_BY_DESCHEDULER) != "true"
-        and namespace != _NEVER
+        and namespace != NEVER_MIRRORED
     )
 
 
@@ -92,7 +91,10 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     upper, moved = selectors.split(spec, decide)
     selector = _merge(present, moved, spec.get("tolerations") or ())
     upper["tolerations"] = _tolerations(spec.get("tolerations") or ())
-    if surroundings.scheduler_name and spec.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+    if (
+        surroundings.scheduler_name
+        and spec.get("schedulerName", names.DEFAULT_SCHEDULER) == names.DEFAULT_SCHEDULER
+    ):
         # Only for pods with the default scheduler: a scheduler that the pod names is kept.
         upper["schedulerName"] = surroundings.scheduler_name
     avoid = () if spec.get("nodeName") else surroundings.avoid

@@ -18,7 +18,6 @@ ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/evict"
 sigs.k8s.io/descheduler."""
 _SYSTEM_CRITICAL = 2_000_000_000
 LOCAL_VOLUMES = ("emptyDir", "hostPath")
-_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 Json = Mapping[str, Any]
 
@@ -123,7 +122,7 @@ def why_pinned(claim: Json | None, volume: Json | None, *, node: str, elsewhere:
     name = claim["metadata"].get("name")
     required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
     if not required:
-        is_here = (claim["metadata"].get("annotations") or {}).get(_SELECTED_NODE) == node
+        is_here = (claim["metadata"].get("annotations") or {}).get(names.ANNOTATION_SELECTED_NODE) == node
         return f"its claim {name} was provisioned for this node" if is_here else ""
     if any(
         matching.matches_term(

@@ -24,7 +24,6 @@ SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")
 _ADDED_BY_API_SERVERS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints that every pod tolerates for some time (admission plug-in DefaultTolerationSeconds)."""
 _CHOOSING = frozenset({"In", "Exists", "Gt", "Lt"})
-_DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def control_plane(pod: Pod) -> Iterator[FieldValue]:
@@ -54,8 +53,8 @@ def node_selector_keys(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]
 
 def scheduler_names(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
     """Yield the lower cluster's scheduler that the pod selects, if it is not allowed."""
-    name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
-    if name != _DEFAULT_SCHEDULER and not matches(name, allowed):
+    name = pod["spec"].get("schedulerName") or names.DEFAULT_SCHEDULER
+    if name != names.DEFAULT_SCHEDULER and not matches(name, allowed):
         is_annotated = names.ANNOTATION_SCHEDULER_NAME in (pod["metadata"].get("annotations") or {})
         where = f"metadata.annotations[{names.ANNOTATION_SCHEDULER_NAME}]"
         yield where if is_annotated else "spec.schedulerName", name

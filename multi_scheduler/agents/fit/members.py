@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusterset.model import names
 from clusterset.model.pod.groups import MOST_MEMBERS, NATIVE_FIELDS, Group, group_of
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
@@ -33,7 +34,6 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from multi_scheduler.agents.fit.planning import Homes, domain_selector
 from multi_scheduler.agents.fit.standing import (
-    DEFAULT_SCHEDULER,
     FAILURE,
     NOMINATED,
     Attempts,
@@ -299,7 +299,7 @@ def _shrink_pod(pod: Object) -> Object:
 
 def scheduler_of(spec: Mapping[str, Any]) -> str:
     """Return the name of the scheduler that a pod asks for."""
-    return str(spec.get("schedulerName") or DEFAULT_SCHEDULER)
+    return str(spec.get("schedulerName") or names.DEFAULT_SCHEDULER)
 
 
 def _member(pod: Object) -> Member:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from clusterset.model.pod.groups import Group
 from controller_runtime import log, resources
@@ -36,7 +37,6 @@ from multi_scheduler.virtual_node import VirtualNode
 DERIVED_PATIENCE = 60.0
 """Seconds until the pods of an incomplete group start alone, if only labels declare the group. Its controller may
 create the other pods only when the first one is Ready, which no label of the pods shows."""
-DEFAULT_SCHEDULER = "default-scheduler"
 HELD_SECONDS = 60.0
 """Seconds without progress after which a group loses its reservations. Progress: a member passes the filter or is bound."""
 _PENALTIES = (30.0, 120.0, 600.0)
@@ -55,7 +55,7 @@ class Member:
     priority: int = 0
     is_gated: bool = False
     """Whether scheduling gates keep the pod from the scheduler."""
-    scheduler: str = DEFAULT_SCHEDULER
+    scheduler: str = names.DEFAULT_SCHEDULER
     """Name of the scheduler that the pod asks for."""
     pod: Object | None = None
     """The Pod object; None in tests."""

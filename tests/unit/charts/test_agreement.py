@@ -45,7 +45,6 @@ from tests.unit.charts import rendering
 from tests.unit.charts.rendering import CASES, objects, one
 from virtual_node.commands import parsers
 from virtual_node.rights import operator
-from virtual_node.translate.storage import pvc
 from virtual_node.translate.storage.pv import csi_driver
 from webhook import manifests
 
@@ -473,7 +472,7 @@ def test_policies_match_the_releases_accounts_and_labels():
     }
     mentioned = {
         "virtual-node": (
-            *(csi_driver()["metadata"]["name"], pvc.SELECTED_NODE),
+            *(csi_driver()["metadata"]["name"], names.ANNOTATION_SELECTED_NODE),
             *(*names.REPORTED_ON_PODS, names.ANNOTATION_REQUIRED_NODE, *ZONES),
         ),
         "descheduler": (

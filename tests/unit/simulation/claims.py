@@ -5,12 +5,12 @@ Every class binds when its first consumer is scheduled (WaitForFirstConsumer).
 
 from __future__ import annotations
 
+from clusterset.model import names
 from clusterset.model.pod.conditions import claim_names
 from tests.fakes.apiserver.rules import PROTECTED
 from tests.fakes.apiserver.server import Server
 from tests.fakes.apiserver.storage import Body
 from tests.unit.simulation.bodies import is_ending, key_of, uid_of
-from virtual_node.translate.storage.pvc import SELECTED_NODE
 
 _CLAIMS, _VOLUMES = "persistentvolumeclaims", "persistentvolumes"
 
@@ -24,8 +24,8 @@ def are_bound(server: Server, pod: Body, node: str) -> bool:
             return False
         if claim["status"]["phase"] != "Bound":
             are_all = False
-            if SELECTED_NODE not in (claim["metadata"].get("annotations") or {}):
-                patch = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+            if names.ANNOTATION_SELECTED_NODE not in (claim["metadata"].get("annotations") or {}):
+                patch = {"metadata": {"annotations": {names.ANNOTATION_SELECTED_NODE: node}}}
                 server.patch(_CLAIMS, key, patch, who="scheduler")
     return are_all
 

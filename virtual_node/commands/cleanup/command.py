@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from clusterset import profile_clusters
 from clusterset.config import Cluster
+from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.client.collection import ObjectList
@@ -218,7 +219,6 @@ _HELM = "meta.helm.sh/release-name"
 _ARGO = "argocd.argoproj.io/tracking-id"
 """Annotation on everything that Argo CD installs:
 https://argo-cd.readthedocs.io/en/stable/user-guide/resource_tracking/"""
-_KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 """Annotation on everything that was applied with client-side apply."""
 _JOBS = "app.kubernetes.io/component=uninstall"
 _WHAT_NOW = (
@@ -281,7 +281,7 @@ def runs_hooks(metadata: Mapping[str, Any]) -> bool:
     annotations = metadata.get("annotations") or {}
     if _ARGO in annotations:
         return True
-    applied = _KUBECTL in annotations or any(
+    applied = names.ANNOTATION_LAST_APPLIED in annotations or any(
         _applied_without_helm(entry) for entry in metadata.get("managedFields") or ()
     )
     return _HELM in annotations and not applied

@@ -212,9 +212,6 @@ def _of_daemon_set(pod: Object) -> bool:
     return any(owner.get("kind") == "DaemonSet" for owner in pod.metadata.owner_references)
 
 
-_SELECTED_NODE = "volume.kubernetes.io/selected-node"
-
-
 @dataclass(frozen=True, slots=True)
 class VolumeCleanup:
     """The cleanup steps of claims and volumes in the upper cluster. Each can be repeated safely.
@@ -238,7 +235,7 @@ class VolumeCleanup:
         volumes = {volume.name for volume in await self._mirrors()}
         for claim in (await self.client.list(resources.PERSISTENT_VOLUME_CLAIMS)).items:
             finalizers = claim.metadata.finalizers
-            node = claim.annotations.get(_SELECTED_NODE, "")
+            node = claim.annotations.get(names.ANNOTATION_SELECTED_NODE, "")
             volume = (claim.spec or {}).get("volumeName", "")
             if claims.FINALIZER not in finalizers or (volume not in volumes and node not in self.nodes):
                 continue

@@ -156,7 +156,7 @@ class ClaimRequests:
         if lower is not None:
             await self.delete_unbound(lower)
         with contextlib.suppress(Conflict):
-            patch = {"metadata": {"annotations": {translate.SELECTED_NODE: None}}}
+            patch = {"metadata": {"annotations": {names.ANNOTATION_SELECTED_NODE: None}}}
             await patch_claim(self.context.upper, upper, patch)
 
     async def _missing_class(self, lower: dict[str, Any]) -> str:

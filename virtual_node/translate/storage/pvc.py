@@ -18,7 +18,6 @@ from virtual_node.translate.base.ownership import Owner, ownership_labels
 
 FINALIZER = f"{names.DOMAIN}/lower-claim"
 PROTECTION = "kubernetes.io/pvc-protection"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
 _RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
 _RESIZE_STATUSES = (
@@ -91,7 +90,7 @@ def lower_claim(
 
 def selected_node(claim: Mapping[str, Any]) -> str:
     """Return the node that the scheduler selected for the first pod that uses a claim; empty: none yet."""
-    return str((claim["metadata"].get("annotations") or {}).get(SELECTED_NODE) or "")
+    return str((claim["metadata"].get("annotations") or {}).get(names.ANNOTATION_SELECTED_NODE) or "")
 
 
 def source_claims(claim: Mapping[str, Any]) -> list[str]:

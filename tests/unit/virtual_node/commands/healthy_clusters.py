@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.translate.copying import lower_copy as referenced_copy
 from tests.unit.virtual_node.translate.copying import view_of
@@ -227,7 +228,7 @@ def both(*changes: Change) -> Change:
 
 def claim(**more: Any) -> Change:
     """Return an upper claim with our finalizer, on a deleted node."""
-    annotations = {pvc.SELECTED_NODE: "vn-gone"}
+    annotations = {names.ANNOTATION_SELECTED_NODE: "vn-gone"}
     metadata = meta("data", "u-data", finalizers=[pvc.FINALIZER], annotations=annotations, **more)
     return lambda facts: bodies(facts.upper, "PersistentVolumeClaim").append(
         {"metadata": metadata, "spec": {}}

@@ -13,11 +13,11 @@ from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.pod_controller_setup import clusters, pod, running
 from tests.unit.virtual_node.controllers.volumes.test_facade import KEY, OURS, VolumeScene, claim, following
-from virtual_node.translate.storage import binder_pod, pvc
+from virtual_node.translate.storage import binder_pod
 
 pytestmark = pytest.mark.looptime
 
-CHOSEN = {pvc.SELECTED_NODE: "vn"}
+CHOSEN = {names.ANNOTATION_SELECTED_NODE: "vn"}
 USES = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
 CLAIMS = "persistentvolumeclaims"
 
@@ -65,7 +65,7 @@ async def test_a_pod_waits_for_a_claim_with_another_selected_node():
     """No lower claim is created then, so one of its name is not its own."""
     upper, lower = clusters()
     lower.put(CLAIMS, claim(uid="native"))
-    upper.put(CLAIMS, claim(uid="c-1", annotations={pvc.SELECTED_NODE: "worker-1"}))
+    upper.put(CLAIMS, claim(uid="c-1", annotations={names.ANNOTATION_SELECTED_NODE: "worker-1"}))
     async with following(scene := VolumeScene(upper, lower)):
         assert await problems(scene) == ["FailedMount"]
 
@@ -199,7 +199,7 @@ async def test_a_pod_that_the_policy_refuses_gets_neither_claim_nor_namespace(sp
         await asyncio.sleep(60)
         assert [reason for reason, _ in scene.scene.events] == ["ProvisioningFailed"]
     assert [call for call in lower.calls if call[0] == "create"] == []
-    assert pvc.SELECTED_NODE not in upper.the(CLAIMS, KEY)["metadata"].get("annotations", {})
+    assert names.ANNOTATION_SELECTED_NODE not in upper.the(CLAIMS, KEY)["metadata"].get("annotations", {})
 
 
 async def test_release_of_one_pod_leaves_other_pods_waiting_for_its_claim():

@@ -143,7 +143,7 @@ async def test_a_placeholder_does_not_keep_a_claim_that_is_being_deleted(phase):
     """It uses the lower claim, which is protected while it is used: neither would ever be deleted."""
     upper, lower = clusters()
     going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
-    annotations = {pvc.SELECTED_NODE: "vn"}
+    annotations = {names.ANNOTATION_SELECTED_NODE: "vn"}
     upper.put(
         "persistentvolumeclaims",
         claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations, **going),
@@ -169,7 +169,7 @@ async def test_claims_of_a_namespace_that_is_too_large_can_be_deleted():
     scene = VolumeScene(upper, lower)
     scene.scene.context.shared = Mock(stubs=lambda _namespace: 1)
     going: Body = {"deletionTimestamp": "2026-01-01T00:01:00Z", "deletionGracePeriodSeconds": 0}
-    annotations = {pvc.SELECTED_NODE: "vn"}
+    annotations = {names.ANNOTATION_SELECTED_NODE: "vn"}
     upper.put(
         "persistentvolumeclaims",
         claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations, **going),
@@ -200,7 +200,7 @@ async def test_a_lower_claim_is_deleted_first_though_the_cache_does_not_show_it(
 async def test_a_claim_of_another_processs_node_is_left_to_that_process():
     """Both have this lower cluster: one would delete forever what the other creates, and no volume would be bound."""
     upper, lower = clusters()
-    annotations = {pvc.SELECTED_NODE: "vn-other"}
+    annotations = {names.ANNOTATION_SELECTED_NODE: "vn-other"}
     upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=annotations))
     lower.put("persistentvolumeclaims", claim(uid="l-1", labels={**OURS, names.LABEL_NODE: "vn-other"}))
     async with following(VolumeScene(upper, lower)):
@@ -217,7 +217,8 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
     options = scene.scene.context.options
     options["vn"] = replace(options["vn"], pool={"pool": "cpu"})
     upper.put(
-        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
     )
     waiting = pod(
         "web", uid="u-1", volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}], nodeName=""
@@ -235,7 +236,7 @@ async def test_no_volume_is_bound_for_a_pod_that_selects_nodes_of_another_pool(w
             assert placeholder is None
             above = upper.find("persistentvolumeclaims", KEY)
             assert above is not None
-            assert pvc.SELECTED_NODE not in above["metadata"].get("annotations", {})
+            assert names.ANNOTATION_SELECTED_NODE not in above["metadata"].get("annotations", {})
             ((reason, message), *_) = scene.scene.events
             assert reason == "ProvisioningFailed"
             assert "pool=gpu" in message
@@ -253,7 +254,8 @@ async def test_no_volume_is_bound_for_a_pod_that_the_policy_refuses(spec):
     """Its placeholder would have the same scheduling fields, and preempt pods of other tenants."""
     upper, lower = clusters()
     upper.put(
-        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
     )
     volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
     upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes, **spec))
@@ -270,7 +272,8 @@ async def test_no_volume_is_bound_for_a_pod_that_is_too_large():
     """Its translation would take the memory of the process."""
     upper, lower = clusters()
     upper.put(
-        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
     )
     mine = f"{names.DOMAIN}/mine"
     source = {"fieldRef": {"fieldPath": f"metadata.annotations['{mine}']"}}
@@ -292,7 +295,8 @@ async def test_no_volume_is_bound_in_a_lower_cluster_without_room():
     """Otherwise the claims of one tenant could stop the lower cluster for all."""
     upper, lower = clusters()
     upper.put(
-        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
     )
     volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
     upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
@@ -311,7 +315,8 @@ async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
     """Otherwise the volume would be unreachable for the pod."""
     upper, lower = clusters()
     upper.put(
-        "persistentvolumeclaims", claim(uid="c-1", finalizers=[], annotations={pvc.SELECTED_NODE: "vn"})
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
     )
     volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
     tolerations = [{"operator": "Exists"}]
@@ -326,7 +331,7 @@ async def test_a_claim_that_was_bound_meanwhile_is_not_deleted_as_unbound():
     """The cache is stale since a lower outage: the orphan has a volume by now, and perhaps data."""
     upper, lower = clusters()
     lower.put("persistentvolumeclaims", claim(uid="l-1", labels=OURS))
-    chosen = {pvc.SELECTED_NODE: "vn"}
+    chosen = {names.ANNOTATION_SELECTED_NODE: "vn"}
     upper.put("persistentvolumeclaims", claim(uid="c-1", finalizers=[pvc.FINALIZER], annotations=chosen))
     async with following(VolumeScene(upper, lower)):
         lower.held.add("persistentvolumeclaims")
@@ -412,7 +417,7 @@ async def test_an_unbound_claim_is_finalized_by_its_selected_node(chosen, goes):
     upper.put("nodes", {"metadata": {"name": "vn-other", "labels": {names.LABEL_LOWER_CLUSTER: "lower2"}}})
     upper.put("nodes", {"metadata": {"name": "worker-1"}})
     ending: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [pvc.FINALIZER]}
-    annotations = {pvc.SELECTED_NODE: chosen} if chosen else {}
+    annotations = {names.ANNOTATION_SELECTED_NODE: chosen} if chosen else {}
     upper.put("persistentvolumeclaims", claim(uid="c-1", annotations=annotations, **ending))
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(10)

@@ -31,7 +31,7 @@ def _claim(**more: Any) -> dict[str, Any]:
             "annotations": {
                 "note": "x",
                 "pv.kubernetes.io/bind-completed": "yes",
-                claims.SELECTED_NODE: "vn",
+                names.ANNOTATION_SELECTED_NODE: "vn",
             },
             **more.pop("metadata", {}),
         },
