@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller_runtime.apimachinery import quantity
-from controller_runtime.process.version import version
+from controller_runtime.process.program import version
 from multi_scheduler.agents import congestion, pigeon, safe
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender import protocol

@@ -12,7 +12,7 @@ from aiohttp import web
 from controller_runtime import leading, log
 from controller_runtime.client.client import Client
 from controller_runtime.events import EventRecorder
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller
 from controller_runtime.workqueue.queue import WorkQueue
@@ -85,5 +85,5 @@ async def work(
 
 async def _internal_health(_: web.Request) -> web.Response:
     """Return start time and version, as ``/internal/health`` of k8s-swarm's controller does."""
-    body = {"date": _STARTED, "version": version.version() or ""}
+    body = {"date": _STARTED, "version": version() or ""}
     return web.json_response(body, dumps=lambda value: json.dumps(value) + "\n")

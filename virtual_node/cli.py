@@ -15,7 +15,7 @@ from typing import Any
 
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import terminal, version
+from controller_runtime.process import terminal
 from controller_runtime.process.terminal import Parser, complain
 from virtual_node.config import program
 
@@ -220,7 +220,9 @@ def overview() -> str:
 def _as_plugin(arguments: list[str]) -> int:
     """Run ``kubectl virtual-node`` without a command: print the commands instead of starting a daemon."""
     if arguments in (["--version"], ["-version"]):
-        terminal.line(version.version() or "unknown")
+        from controller_runtime.process.program import version  # noqa: PLC0415 - commands do not need it
+
+        terminal.line(version() or "unknown")
         return 0
     if not arguments or arguments[0] in {"-h", "--help"}:
         terminal.block(overview())

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import terminal, version
+from controller_runtime.process import terminal
 from controller_runtime.process.flags import ForeignFlags, Klog, address, take_klog
 from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_flags, apply
 from controller_runtime.process.terminal import Parser, complain
@@ -25,6 +25,16 @@ from controller_runtime.process.terminal import Parser, complain
 _VERSION = (["version"], ["--version"], ["-version"])
 _YOUNG_OBJECTS = 20_000
 """Number of new objects after which the start collects garbage, until ``lifecycle.tune_gc`` decides."""
+
+
+def version() -> str:
+    """Return the installed version; empty when run from sources that are not installed."""
+    from importlib import metadata  # noqa: PLC0415 - few commands ask for the version
+
+    try:
+        return metadata.version("virtual-node")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 class ProgramSettings(msgspec.Struct, kw_only=True):
@@ -112,7 +122,7 @@ class Program(Generic[S]):
             ConfigError: a setting or file is wrong and the user must correct it.
         """
         if argv in _VERSION:
-            terminal.line(version.version() or "unknown")
+            terminal.line(version() or "unknown")
             return 0
         if argv and (command := self.commands.get(argv[0])):
             code: int = load(command)(argv[1:])

@@ -21,9 +21,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import version
 from controller_runtime.process.lifecycle import beside
 from controller_runtime.process.listening import bind, parse_address
+from controller_runtime.process.program import version
 from controller_runtime.serving.connections import (
     ByteBudget,
     ConnectionLimits,
@@ -153,7 +153,7 @@ prometheus_client.Gauge(
     "virtual_node_build_info",
     "Always 1; the labels are the running version and its Python version.",
     ["version", "python"],
-).labels(version.version() or "unknown", platform.python_version()).set(1)
+).labels(version() or "unknown", platform.python_version()).set(1)
 
 
 class HttpsServer:

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from clusterset.model import names
 from controller_runtime.apimachinery.timestamps import rfc3339
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from hack.sandbox.nodes.kwok import kwok_node
 from tests.benchmarks.canned_pods import CLUSTER_ID, NAMESPACE, templates
 from tests.serving import served
@@ -121,7 +121,7 @@ def _node(number: int) -> bytes:
 
 
 def virtual_node(number: int) -> bytes:
-    labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_VERSION: version.version()}
+    labels = {names.LABEL_NODE_TYPE: names.NODE_TYPE_VIRTUAL, names.LABEL_VERSION: version()}
     body = kwok_node(f"vn-{number}", labels=labels, pods=1_000_000)
     body["metadata"]["uid"] = f"vn-{number}"
     body["status"]["conditions"] = [_READY]

@@ -6,7 +6,8 @@ import platform
 from collections.abc import Sequence
 
 from clusterset.model import names
-from controller_runtime.process import terminal, version
+from controller_runtime.process import terminal
+from controller_runtime.process.program import version
 from controller_runtime.process.terminal import Parser
 from virtual_node.commands.common import output
 from virtual_node.config import program
@@ -15,7 +16,7 @@ from virtual_node.config import program
 def main(argv: Sequence[str]) -> int:
     """Print the version; return 0."""
     options = parser().parse_args(argv)
-    installed = version.version() or "unknown"
+    installed = version() or "unknown"
     if options.output == "text":
         terminal.line(installed)
     else:

@@ -20,7 +20,7 @@ from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
@@ -34,7 +34,7 @@ from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.pods import dns
 from virtual_node.translate.storage.shared import node_label
 
-_RELEASE = version.version()
+_RELEASE = version()
 _VERSION_SECONDS = 60.0
 """Seconds between two requests for the version of a lower cluster."""
 _COALESCE = 0.25

@@ -19,7 +19,7 @@ from controller_runtime.client.client import Client, encode, weaknesses
 from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from controller_runtime.resources import Resource
 from virtual_node.config.types import Config
 from virtual_node.examine import components, expiries
@@ -244,7 +244,7 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     upper.put(PROFILES, opened.refused)
     upper.put(IDENTITY, cluster_id)
     upper.put(LIMITS, limits)
-    upper.put(RELEASE, version.version())
+    upper.put(RELEASE, version())
     found = [
         *opened.credentials,
         *served,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from hack.sandbox import Cluster, Sandbox
 from tests.clusters.nodes.test_metrics import raw
 from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
@@ -129,7 +129,7 @@ async def test_diagnoses_a_deployment_and_a_virtual_node_by_name(sandbox: Sandbo
     await becomes(of_node, 0, what="a verdict on the virtual node")
     code, out = await command(upper, "status", SIMULATED, "-o", "json")
     (node,) = json.loads(out)["nodes"]
-    assert (code, node["release"]) == (0, version.version())
+    assert (code, node["release"]) == (0, version())
     assert node["version"].startswith("v1.")
 
 

@@ -10,8 +10,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 import pytest
 
 from controller_runtime.errors import ConfigError
-from controller_runtime.process import version
-from controller_runtime.process.program import Program, ProgramSettings
+from controller_runtime.process.program import Program, ProgramSettings, version
 from hack.programs import DAEMON, programs
 
 PROGRAMS = {name: program for name, program in programs().items() if name != DAEMON}
@@ -51,7 +50,7 @@ def test_a_bad_value_is_one_line(capsys: pytest.CaptureFixture[str]):
 def test_every_program_prints_its_version(program: str, argument: str, capsys: pytest.CaptureFixture[str]):
     """All of one release."""
     assert PROGRAMS[program]([argument]) == 0
-    assert capsys.readouterr().out == f"{version.version()}\n"
+    assert capsys.readouterr().out == f"{version()}\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

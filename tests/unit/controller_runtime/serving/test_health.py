@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from controller_runtime.serving import server as serving
 from controller_runtime.serving.server import HealthServer, HttpsServer
 from tests.unit.controller_runtime.serving.conftest import get
@@ -130,7 +130,7 @@ class TestMetrics:
         """And that of Python, so replicas can be compared, standby ones, too."""
         async with HealthServer("127.0.0.1:0") as server:
             _, text = await get(session, server, "/metrics")
-        labels = f'{{python="{platform.python_version()}",version="{version.version() or "unknown"}"}}'
+        labels = f'{{python="{platform.python_version()}",version="{version() or "unknown"}"}}'
         assert f"\nvirtual_node_build_info{labels} 1.0\n" in text
 
     async def test_openmetrics_on_request(self, session: aiohttp.ClientSession) -> None:

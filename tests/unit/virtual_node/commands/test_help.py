@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from controller_runtime.process.terminal import Parser
 from virtual_node import cli
 from virtual_node.config import program
@@ -152,7 +152,7 @@ def test_an_invalid_name_is_an_error_before_any_request(words: list[str], capsys
 
 def test_the_version_is_a_line_or_data(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["version"]) == 0
-    assert capsys.readouterr().out == f"{version.version()}\n"
+    assert capsys.readouterr().out == f"{version()}\n"
     assert cli.main(["version", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["version"], set(found)) == (version.version(), {"version", "python", "platform"})
+    assert (found["version"], set(found)) == (version(), {"version", "python", "platform"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller_runtime.process import version
+from controller_runtime.process.program import version
 from virtual_node import cli
 from virtual_node.config import program
 
@@ -84,7 +84,7 @@ def test_the_plugin_starts_no_daemon_by_flags_alone(plugin: None, capsys: pytest
 def test_the_plugin_knows_its_version(plugin: None, capsys: pytest.CaptureFixture[str]):
     """As the program does."""
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == version.version()
+    assert capsys.readouterr().out.strip() == version()
 
 
 def test_errors_name_the_plugin(plugin: None, capsys: pytest.CaptureFixture[str]):
