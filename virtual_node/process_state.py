@@ -1,6 +1,6 @@
 """What a virtual-node process runs now, and why parts of it do not work. No IO.
 
-The process (``app``) and the tasks of its lower clusters (``supervision``) change it. Probes, metrics, the page and the reports
+The process (``app``) and the tasks of its lower clusters (``Supervisor``) change it. Probes, metrics, the page and the reports
 on the virtual nodes' Leases read it.
 """
 

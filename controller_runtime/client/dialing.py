@@ -371,14 +371,14 @@ def _sized(text: bytes, what: str) -> bytes:
 
 
 def _length_of_pair(received: bytearray, _seen: int) -> int | None:
-    """Return the length of a reply of version and method or status, see ``raw_http.Length``."""
+    """Return the length of a reply of version and method or status, see ``Length``."""
     if received[0] not in {1, 5}:
         raise ValueError("it does not speak SOCKS5")
     return 2
 
 
 def _length_of_answer(received: bytearray, _seen: int) -> int | None:
-    """Return the length of the answer to a request, see ``raw_http.Length``."""
+    """Return the length of the answer to a request, see ``Length``."""
     if received[0] != 5:
         raise ValueError("it does not speak SOCKS5")
     if len(received) < 5:
