@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
+"""Fields of a pod's spec with containers."""
 FINISHED = ("Succeeded", "Failed")
 """Phases in which no container of a pod runs again."""
 

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clusterset.model.pod import api_access
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from clusterset.model.policy.config import (
     AnnotationRules,
     ImageRules,
@@ -33,12 +34,11 @@ are identified by name or key, because their positions may differ in the lower c
 NOT_SET = "not set"
 DEBUG_CONTAINERS = "spec.ephemeralContainers["
 """Beginning of the fields of debug containers."""
-_KINDS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every container with its field, including init and ephemeral containers."""
-    for kind in _KINDS:
+    for kind in CONTAINER_KINDS:
         for container in spec.get(kind) or ():
             yield f"spec.{kind}[{container.get('name', '')}]", container
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.pod import pod_resources
-from clusterset.model.pod.conditions import is_finished
+from clusterset.model.pod.conditions import CONTAINER_KINDS, is_finished
 from controller_runtime import resources
 from controller_runtime.cache.informer import BoundedInformer, BudgetKey, Informer
 from controller_runtime.objects import Object, ObjectMeta
@@ -179,7 +179,7 @@ def shrink_large(pod: Object) -> Object:
     if pod.field_size("spec") < _LARGE_SPEC:
         return pod
     spec = pod.spec
-    for kind in ("containers", "initContainers", "ephemeralContainers"):
+    for kind in CONTAINER_KINDS:
         if kind in spec:
             spec[kind] = [
                 {field: value for field, value in container.items() if field in _KEPT_OF_CONTAINERS}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 from controller_runtime.objects import Object
 from controller_runtime.util import event_loop
@@ -131,7 +132,7 @@ class ServiceLinks:
 
         size = sum(service.spec_size for service in services)
         budget.work(size // _BYTES_PER_STEP, "All Services of the namespace", service_environment.ADVICE)
-        containers = [one for kind in service_environment.CONTAINER_KINDS for one in spec.get(kind) or ()]
+        containers = [one for kind in CONTAINER_KINDS for one in spec.get(kind) or ()]
         read = (
             self.dependencies.size(metadata["uid"])
             if any("envFrom" in container for container in containers)

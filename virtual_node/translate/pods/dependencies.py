@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterset.model.pod import resource_claims
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from virtual_node.translate.pods import service_account
 
-_CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 _OF_ENVIRONMENT = (
     *(("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")),  # of a variable
     *(("configMapRef", "ConfigMap"), ("secretRef", "Secret")),  # of envFrom
@@ -57,7 +57,7 @@ def pull_secrets(spec: Mapping[str, Any]) -> list[str]:
 
 def _mentions(pod: Mapping[str, Any]) -> Iterator[Dependency]:
     spec = pod["spec"]
-    for kind in _CONTAINER_KINDS:
+    for kind in CONTAINER_KINDS:
         for container in spec.get(kind) or ():
             yield from _of_environment(container)
     for volume in spec.get("volumes") or ():

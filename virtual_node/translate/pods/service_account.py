@@ -25,12 +25,12 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.pod import api_access
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import pod_certificates
 from virtual_node.translate.pods.downward_api import with_sources
 
 ROOT_CA = api_access.ROOT_CA
-_CONTAINER_KINDS = ("containers", "initContainers", "ephemeralContainers")
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -129,7 +129,7 @@ def with_upper_root_ca(spec: dict[str, Any], *, cluster_id: str) -> None:
     if spec.get("volumes"):
         of_volume = functools.partial(renamed, field="configMap")
         spec["volumes"] = [with_sources(of_volume(volume), of_volume) for volume in spec["volumes"]]
-    for kind in _CONTAINER_KINDS:
+    for kind in CONTAINER_KINDS:
         if spec.get(kind):
             spec[kind] = [_with_sources(container, renamed) for container in spec[kind]]
 
@@ -156,7 +156,7 @@ def with_lower_identity(spec: dict[str, Any]) -> None:
     injected |= _legacy_token_volumes(spec)
     if injected:
         spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in injected]
-        for kind in _CONTAINER_KINDS:
+        for kind in CONTAINER_KINDS:
             if spec.get(kind):
                 spec[kind] = [_without_mounts(container, injected) for container in spec[kind]]
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from clusterset.model.pod.api_access import SERVICE as API_SERVER
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
 
 _LOWER_LINK = "KUBERNETES_PORT_443_TCP"
 """Prefix of the variables that a lower kubelet sets for the port of its own API server."""
-CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 _SOURCES = (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
 _FRAME = len('{"name":"","value":""},')
 _SUFFIX = len("_PORT_80_TCP_ADDR")

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from clusterset.model import names
+from clusterset.model.pod.conditions import CONTAINER_KINDS
 from virtual_node.translate.base.fields import (
     Reader,
     choice,
@@ -278,12 +279,11 @@ conditions of the upper pod stay. DisruptionTarget is not included, because the 
 too (eviction, preemption), and a Job's podFailurePolicy reads it. Source: kubelet ``PodConditionByKubelet``,
 ``PodConditionSharedByKubelet``."""
 _REPLACED_LISTS = ("podIPs", "hostIPs")
-_CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def number_of_containers(spec: Mapping[str, Any]) -> int:
     """Return the number of a pod's containers of all kinds, which decides how large its status may be."""
-    return sum(len(spec.get(field) or ()) for field in _CONTAINERS)
+    return sum(len(spec.get(field) or ()) for field in CONTAINER_KINDS)
 
 
 def upper_status(
