@@ -37,15 +37,15 @@ _FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("clusters", "fiel
 _ORDER = ("", "alone", "simulated", "web_address")
 """Fixtures with the clusters of a test: own ones, one borrowed, several borrowed, those shared by all."""
 _LONGEST = (
-    "test_documents",
-    "test_helm",
-    "test_helm_rejected",
-    "test_version_skew",
-    "test_inspect",
-    "test_join",
-    "test_no_disruption",
-)
-"""Modules that take minutes; they start first, so that none of them runs alone at the end."""
+    # clusters of their own
+    "test_documents", "test_helm", "test_helm_rejected", "test_version_skew", "test_layout", "test_join", "test_swarm",
+    # borrowed ones
+    "test_manifests", "test_webhook", "test_walk", "test_inspect", "test_resource_claims", "test_same_name",
+    # the shared ones
+    "test_no_disruption", "test_pods", "test_streams", "test_devices", "test_readiness", "test_earlier_release",
+    "test_volumes", "test_like_a_real_node", "test_names", "test_start_page", "test_tenancy", "test_services",
+)  # fmt: skip
+"""Modules that take minutes. They start first among those with the same clusters, so that the last to end are short."""
 
 
 def load(config: pytest.Config) -> None:
