@@ -26,6 +26,8 @@ CHART = Path(__file__).resolve().parents[3] / "charts" / "virtual-node"
 NAMESPACE = "virtual-node-system"
 RELEASE = "vn"
 """The release of tests: a name from which the chart derives other names, such as ``vn-virtual-node``."""
+IMAGE = "virtual-node-image.tar"
+"""Name of the image's archive in the sandbox's folder."""
 DEMO_RELEASE = "virtual-node"
 """The release of ``make demo-helm``: the name in the documentation, so that its commands can be pasted."""
 
@@ -45,7 +47,7 @@ async def load_images(sandbox: Sandbox, archive: Path | None = None) -> None:
     if node is None:
         raise SandboxError("this sandbox has no real node in its upper cluster")
     if archive is None:
-        archive = sandbox.directory / "virtual-node-image.tar"
+        archive = sandbox.directory / IMAGE
         await asyncio.to_thread(build.build, archive)
     await asyncio.to_thread(node.import_archive, archive)
     scheduler = images.Image(
@@ -97,8 +99,11 @@ async def install(sandbox: Sandbox, report: Progress, show: Callable[[str], None
         SandboxError: a step fails.
         BuildError: the image cannot be built here.
     """
-    report("building our image and loading it into the upper node")
+    report("building our image and loading it into the real nodes")
     await load_images(sandbox)
+    if sandbox.real_node is not None:
+        # The documentation's workers of a Swarm run this image in a lower cluster.
+        await asyncio.to_thread(sandbox.real_node.import_archive, sandbox.directory / IMAGE)
     program = await binaries.helm(progress=report)
     report(
         f"helm install {DEMO_RELEASE} charts/virtual-node --namespace {NAMESPACE} --create-namespace --wait"
