@@ -16,6 +16,7 @@ from tests.company.entries import (
     kueue,
     leaderworkerset,
     metrics_server,
+    multikueue,
     prometheus,
     prometheus_operator,
     python_clients,
@@ -26,6 +27,7 @@ from tests.company.software import Software
 
 _MODULES = (
     kueue,
+    multikueue,
     prometheus,
     prometheus_operator,
     jobset,

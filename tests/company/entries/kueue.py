@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 from clusterset.model.pod.conditions import is_true
 from tests.company import manifests
@@ -11,25 +14,23 @@ from tests.company.software import Observations, Software
 from tests.recipes import block
 from tests.workloads import manifest
 
-_API = "kueue.x-k8s.io/v1beta2"
-_QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
+API = "kueue.x-k8s.io/v1beta2"
+_QUEUE = "queue"
+_CONFIGURATION = "controller_manager_config.yaml"
 
 
 async def _run(place: Place) -> Observations:
-    image = place.import_program("kueue", "/manager")
-    published = await manifests.rendered(place.tools.modules["kueue"] / "config" / "default")
-    await place.install(*published, images={"manager": image})
-    await place.apply(_flavor(place), _cluster_queue(), manifest("LocalQueue", "queue", api=_API, metadata={
-        "namespace": place.namespace}, spec={"clusterQueue": "company"}))  # fmt: skip
-    await place.apply(*(_job(place, name) for name in ("first", "second")))
+    await install(place)
+    await place.apply(flavor(place), *queue(place, _QUEUE))
+    await place.apply(*(job(place, name, _QUEUE) for name in ("first", "second")))
 
     async def waiting() -> list[bool]:
-        return sorted([(await _job_of(place, name))["spec"]["suspend"] for name in ("first", "second")])
+        return sorted([(await job_of(place, name))["spec"]["suspend"] for name in ("first", "second")])
 
     await place.becomes(waiting, [False, True], "the quota admits one Job at a time")
 
     async def finished() -> list[bool]:
-        jobs = [await _job_of(place, name) for name in ("first", "second")]
+        jobs = [await job_of(place, name) for name in ("first", "second")]
         return [is_true(job["status"], "Complete") for job in jobs]
 
     await place.becomes(finished, [True, True], "both Jobs complete")
@@ -39,7 +40,7 @@ async def _run(place: Place) -> Observations:
         return str((await place.get(f"/api/v1/namespaces/{place.namespace}/pods/single"))["status"]["phase"])
 
     await place.becomes(phase, "Succeeded", "the pod of the queue succeeds")
-    workloads = (await place.get(f"/apis/{_API}/namespaces/{place.namespace}/workloads"))["items"]
+    workloads = (await place.get(f"/apis/{API}/namespaces/{place.namespace}/workloads"))["items"]
     single = await place.get(f"/api/v1/namespaces/{place.namespace}/pods/single")
     return {
         "conditions of Workloads": sorted(
@@ -52,24 +53,45 @@ async def _run(place: Place) -> Observations:
     }
 
 
-def _flavor(place: Place) -> dict[str, Any]:
-    """Return the flavor of the documentation, or one for the lower node."""
+async def install(place: Place, *, frameworks: Sequence[str] = ()) -> None:
+    """Install Kueue from its published manifest.
+
+    Args:
+        place: the cluster.
+        frameworks: kinds of jobs that it manages; none: those of the manifest.
+    """
+    image = place.import_program("kueue", "/manager")
+    published = await manifests.rendered(place.tools.modules["kueue"] / "config" / "default")
+    for one in published:
+        if frameworks and one["kind"] == "ConfigMap" and _CONFIGURATION in one.get("data", {}):
+            configuration = yaml.safe_load(one["data"][_CONFIGURATION])
+            configuration["integrations"]["frameworks"] = list(frameworks)
+            one["data"][_CONFIGURATION] = yaml.safe_dump(configuration)
+    await place.install(*published, images={"manager": image})
+
+
+def flavor(place: Place) -> dict[str, Any]:
+    """Return the flavor of the documentation, or one for the lower node, both with the same name."""
     if place.virtual:
-        flavor: dict[str, Any] = block("Kueue in both clusters", "flavor.yaml")
-        return flavor
+        published: dict[str, Any] = block("Kueue in both clusters", "flavor.yaml")
+        return published
     labels = {"kubernetes.io/hostname": place.node}
-    return manifest("ResourceFlavor", "lower1", api=_API, spec={"nodeLabels": labels})
+    return manifest("ResourceFlavor", "lower1", api=API, spec={"nodeLabels": labels})
 
 
-def _cluster_queue() -> dict[str, Any]:
+def queue(place: Place, name: str, *, flavor: str = "lower1", **spec: Any) -> list[dict[str, Any]]:
+    """Return a LocalQueue of the job's namespace, and its ClusterQueue with further fields of its spec."""
     quota = [{"name": "cpu", "nominalQuota": "300m"}, {"name": "memory", "nominalQuota": "300Mi"}]
-    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "lower1", "resources": quota}]}
-    return manifest(
-        "ClusterQueue", "company", api=_API, spec={"namespaceSelector": {}, "resourceGroups": [group]}
-    )
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": flavor, "resources": quota}]}
+    spec |= {"namespaceSelector": {}, "resourceGroups": [group]}
+    metadata = {"namespace": place.namespace}
+    return [
+        manifest("ClusterQueue", name, api=API, spec=spec),
+        manifest("LocalQueue", name, api=API, metadata=metadata, spec={"clusterQueue": name}),
+    ]
 
 
-def _job(place: Place, name: str) -> dict[str, Any]:
+def job(place: Place, name: str, queue: str) -> dict[str, Any]:
     """Return a Job of two pods that use most of the quota; it starts suspended, as Kueue wants."""
     spec = {
         "suspend": True,
@@ -77,14 +99,18 @@ def _job(place: Place, name: str) -> dict[str, Any]:
         "completions": 2,
         "template": {"spec": {"restartPolicy": "Never", "containers": [_container("100m", "sleep 3")]}},
     }
-    metadata = {"namespace": place.namespace, "labels": _QUEUE}
+    metadata = {"namespace": place.namespace, "labels": _labels(queue)}
     return manifest("Job", name, api="batch/v1", metadata=metadata, spec=spec)
 
 
 def _pod(place: Place) -> dict[str, Any]:
-    metadata = {"namespace": place.namespace, "labels": _QUEUE}
+    metadata = {"namespace": place.namespace, "labels": _labels(_QUEUE)}
     spec = {"restartPolicy": "Never", "containers": [_container("100m", "true")]}
     return manifest("Pod", "single", metadata=metadata, spec=spec)
+
+
+def _labels(queue: str) -> dict[str, str]:
+    return {"kueue.x-k8s.io/queue-name": queue}
 
 
 def _container(cpu: str, script: str) -> dict[str, Any]:
@@ -97,7 +123,8 @@ def _container(cpu: str, script: str) -> dict[str, Any]:
     }
 
 
-async def _job_of(place: Place, name: str) -> dict[str, Any]:
+async def job_of(place: Place, name: str) -> dict[str, Any]:
+    """Return a Job of the job's namespace."""
     return await place.get(f"/apis/batch/v1/namespaces/{place.namespace}/jobs/{name}")
 
 
