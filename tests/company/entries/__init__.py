@@ -8,6 +8,7 @@ from tests.company.entries import (
     client_go,
     dask,
     descheduler,
+    helm,
     istio,
     jobset,
     kube_state_metrics,
@@ -43,6 +44,7 @@ _MODULES = (
     descheduler,
     kuberay,
     client_go,
+    helm,
     cert_manager,
     vertical_pod_autoscaler,
 )
