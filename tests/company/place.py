@@ -195,15 +195,40 @@ class Place:
         """Wait until ``read`` returns the wanted value; the error quotes the last one."""
         await becomes(read, wanted, what=f"{self.cluster.name}: {what}")
 
-    async def start(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Path:
-        """Run a program on this machine until the place is left; return the file with its output."""
-        process = await self.sandbox.start_process(
-            f"{program}-{self.cluster.name}", [self.tools.binaries[program], *arguments], env=env
-        )
+    async def start(
+        self, program: str, *arguments: str | Path, name: str = "", env: Mapping[str, str] | None = None
+    ) -> Path:
+        """Run a program on this machine until the place is left; return the file with its output.
+
+        Args:
+            program: one of the entry's programs, or one that is installed on this machine.
+            arguments: of its command line.
+            name: of the process; empty: the program's name.
+            env: added to this process's environment.
+        """
+        argv = [self.tools.binaries.get(program, program), *arguments]
+        process = await self.sandbox.start_process(f"{name or program}-{self.cluster.name}", argv, env=env)
         self.stack.push_async_callback(process.stop)
         return process.log
 
-    async def script(self, name: str, *arguments: str) -> dict[str, Any]:
+    async def account(self, name: str) -> Path:
+        """Create a ServiceAccount that may edit the job's namespace; return a kubeconfig with its token.
+
+        Most Java programs do not read the sandbox's client certificates, which have keys of elliptic curves.
+        """
+        subject = f"--serviceaccount={self.namespace}:{name}"
+        where = ("-n", self.namespace)
+        await self.cluster.kubectl("create", "serviceaccount", name, *where)
+        await self.cluster.kubectl("create", "rolebinding", name, "--clusterrole=edit", subject, *where)
+        token = (await self.cluster.kubectl("create", "token", name, "--duration=1h", *where)).stdout
+        config = json.loads(self.cluster.kubeconfig.read_text(encoding="utf-8"))
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        path = self.sandbox.directory / f"{self.cluster.name}-{self.namespace}.kubeconfig"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return path
+
+    async def script(self, name: str, *arguments: str, kubeconfig: Path | None = None) -> dict[str, Any]:
         """Run a script of ``scripts`` in the entry's environment, and return the JSON that it prints.
 
         Raises:
@@ -211,7 +236,7 @@ class Place:
         """
         assert self.python is not None
         own = (self.namespace, json.dumps(self.scheduling))
-        return await self._observed(name, [self.python, _SCRIPTS / name, *own, *arguments])
+        return await self._observed(name, [self.python, _SCRIPTS / name, *own, *arguments], kubeconfig)
 
     async def program(self, name: str, *arguments: str) -> dict[str, Any]:
         """Run a Go program on this machine to its end, and return the JSON that it prints.
@@ -221,11 +246,24 @@ class Place:
         """
         return await self._observed(name, [self.tools.binaries[name], *arguments])
 
-    async def _observed(self, name: str, argv: Sequence[str | Path]) -> dict[str, Any]:
+    async def java(self, source: Path, class_path: str, kubeconfig: Path) -> dict[str, Any]:
+        """Run a Java program of one source file, and return the JSON that it prints.
+
+        Raises:
+            SandboxError: it failed; quotes its output.
+        """
+        own = (self.namespace, json.dumps(self.scheduling))
+        # The machine may be busy.
+        patience = "-Dkubernetes.connection.timeout=120000"
+        argv: list[str | Path] = ["java", patience, "-cp", class_path, source, *own]
+        return await self._observed(source.name, argv, kubeconfig)
+
+    async def _observed(
+        self, name: str, argv: Sequence[str | Path], kubeconfig: Path | None = None
+    ) -> dict[str, Any]:
         own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        done = await run_command(
-            argv, name=name, timeout=900, env={**own, "KUBECONFIG": str(self.cluster.kubeconfig)}
-        )
+        env = {**own, "KUBECONFIG": str(kubeconfig or self.cluster.kubeconfig)}
+        done = await run_command(argv, name=name, timeout=900, env=env)
         seen: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return seen
 

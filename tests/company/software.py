@@ -12,6 +12,8 @@ from hack.sandbox.builds.programs import PROGRAMS, TOOLS
 from tests.company.place import Place
 
 _LOCKS = Path(__file__).with_name("python")
+POM = Path(__file__).with_name("java") / "pom.xml"
+"""Java libraries and their versions."""
 Observations = Mapping[str, Any]
 """Name of an observation → value that is equal in every run that works, such as the reasons of a pod's events."""
 
@@ -32,6 +34,8 @@ class Software:
     """File of ``python`` with the PyPI packages of the entry's environment, without its suffix; empty: none."""
     packages: tuple[str, ...] = ()
     """Packages of the environment that the row names."""
+    libraries: tuple[str, ...] = ()
+    """Java libraries of ``java/pom.xml`` that the row names."""
     both: bool = False
     """Whether the software also stays installed in the lower cluster while it runs in the upper one."""
 
@@ -42,7 +46,8 @@ class Software:
             dict.fromkeys(f"{PROGRAMS[name].module} {module_version(name)}" for name in self.programs)
         )
         pinned = python_pins(self.environment) if self.environment else {}
-        return ", ".join([*texts, *(f"{name} {pinned[name]}" for name in self.packages)])
+        texts += [f"{name} {pinned[name]}" for name in self.packages]
+        return ", ".join([*texts, *(f"{name} {java_pins()[name]}" for name in self.libraries)])
 
 
 def lock_file(environment: str) -> Path:
@@ -56,6 +61,12 @@ def python_pins(environment: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)$", text, flags=re.MULTILINE))
 
 
+def java_pins() -> dict[str, str]:
+    """Return library → version of the Java libraries."""
+    pair = re.compile(r"<artifactId>([^<]+)</artifactId>\s*<version>([^<]+)</version>")
+    return dict(pair.findall(POM.read_text(encoding="utf-8")))
+
+
 def module_path(program: str) -> str:
     """Return the Go module that has a program's package: the longest one that is required in its go.mod.
 
@@ -66,7 +77,8 @@ def module_path(program: str) -> str:
         (
             path
             for path in _required(module)
-            if _within(package, path) or (package == "." and path.endswith(f"/{module}"))
+            if _within(package, path)
+            or (package == "." and re.sub(r"/v\d+$", "", path).endswith(f"/{module}"))
         ),
         key=len,
     )
