@@ -25,7 +25,7 @@ from controller_runtime.client.client import Client, weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
-from virtual_node.commands.common import configured, connect, output
+from virtual_node.commands.common import configured, connect, flags, output
 from virtual_node.commands.parsers import check as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
@@ -126,7 +126,7 @@ def _differing(config: Config, path: str) -> dict[str, list[Difference]]:
 async def run(
     config: Config,
     *,
-    patience: float = connect.TIMEOUT,
+    patience: float = flags.TIMEOUT,
     differing: Mapping[str, Sequence[Difference]] | None = None,
 ) -> list[CheckResult]:
     """Check the upper cluster and every lower cluster concurrently.

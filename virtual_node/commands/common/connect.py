@@ -13,28 +13,12 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
-from virtual_node.commands.common.flags import TIMEOUT, add_flags, add_request_timeout, label, request_timeout
+from virtual_node.commands.common.flags import TIMEOUT
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.reader import Trouble, explain_failure
 
 if TYPE_CHECKING:
     from controller_runtime.client.client import Client
-
-__all__ = [
-    "TIMEOUT",
-    "RequestError",
-    "Trouble",
-    "add_flags",
-    "add_request_timeout",
-    "briefly",
-    "by_file",
-    "explain",
-    "explain_failure",
-    "label",
-    "request_timeout",
-    "upper",
-    "upper_briefly",
-]
 
 
 def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Client]:

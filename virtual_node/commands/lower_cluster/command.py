@@ -19,7 +19,7 @@ from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import add_flag, add_switch, duration
 from controller_runtime.process.terminal import Parser
-from virtual_node.commands.common import connect
+from virtual_node.commands.common import connect, flags
 from virtual_node.commands.lower_cluster import account as lower_account
 from virtual_node.commands.lower_cluster import dns, join, leave
 from virtual_node.commands.lower_cluster import tunnel as tunnel_steps
@@ -143,17 +143,17 @@ def parser() -> Parser:
     own.add_argument(
         "cluster",
         nargs="?",
-        type=connect.label,
+        type=flags.label,
         metavar="NAME",
         help="name of the lower cluster in the upper cluster",
     )
-    add_flag(own, "--name CLUSTER", "the same as NAME", default=None, type=connect.label)
+    add_flag(own, "--name CLUSTER", "the same as NAME", default=None, type=flags.label)
     _add_account_flags(own)
     _add_upper_flags(own)
     _add_joining_flags(own)
     _add_tunnel_flags(own)
     _add_dns_flags(own)
-    connect.add_request_timeout(own)
+    flags.add_request_timeout(own)
     return own
 
 
@@ -175,7 +175,7 @@ def _add_account_flags(parser: Parser) -> None:
         parser,
         "--account-namespace NAME",
         "namespace of the accounts in the lower cluster (virtual-node)",
-        type=connect.label,
+        type=flags.label,
         default="virtual-node",
     )
     parser.add_argument(
@@ -238,14 +238,14 @@ def _add_upper_flags(parser: Parser) -> None:
         "namespace of the Secrets in the upper cluster (kube-system); for join, leave and dns, namespace of "
         "the Helm release (virtual-node-system)",
         default=None,
-        type=connect.label,
+        type=flags.label,
     )
 
 
 def _add_joining_flags(parser: Parser) -> None:
     own = parser.add_argument_group("join and leave")
     add_flag(
-        own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=connect.label
+        own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=flags.label
     )
     add_switch(own, "--dry-run", "change nothing, and print what would be done")
     add_flag(own, "--timeout D", "time limit of each step that waits (5m)", type=duration, default=300.0)

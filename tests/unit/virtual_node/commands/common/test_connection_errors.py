@@ -14,8 +14,8 @@ from controller_runtime.errors import ApiError, error_from_response
 from tests.unit.controller_runtime.loopback import failure, serve
 from tests.unit.virtual_node.commands.run_command import Person, kubeconfig
 from virtual_node import cli
-from virtual_node.commands.common.connect import explain_failure
 from virtual_node.examine.expiry import Expiry
+from virtual_node.examine.reader import explain_failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = ConnectionConfig("https://up:6443", ssl_context=ssl.create_default_context(), source="kubeconfig /k", context_name="prod")  # fmt: skip
