@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, Command] = {
         Command(
             "inspect",
             "find leaks, drift, skew, expiring certificates and missing capacity; also for CI",
-            "inspect.command",
+            "inspect",
             has_light_parser=True,
         ),
         Command(

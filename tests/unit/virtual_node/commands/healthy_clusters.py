@@ -12,8 +12,7 @@ from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.translate.copying import lower_copy as referenced_copy
 from tests.unit.virtual_node.translate.copying import view_of
-from virtual_node.commands.inspect import command
-from virtual_node.commands.inspect.history import Row
+from virtual_node.commands import inspect as command
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import (
     CLOCK_SKEW,
@@ -27,6 +26,7 @@ from virtual_node.examine.clusters import (
 from virtual_node.examine.codes import CHECKED
 from virtual_node.examine.engine import Examination, examine
 from virtual_node.examine.facts import LEASES
+from virtual_node.examine.inspections import Row
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.base.view import PodOptions

@@ -21,9 +21,9 @@ from tests.thorough import some
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
 from virtual_node import cli
+from virtual_node.commands import inspect as command
 from virtual_node.commands.common import connect
-from virtual_node.commands.common.connect import request_timeout
-from virtual_node.commands.inspect import command
+from virtual_node.commands.common.flags import request_timeout
 from virtual_node.examine.reader import server_clock
 
 SHORT = "--request-timeout=300ms"

@@ -26,7 +26,7 @@ from tests.unit.virtual_node.commands.doctor_facts import healthy as patient
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, node, pod, swarm, waits
 from virtual_node import metrics, process_health
 from virtual_node.commands import doctor
-from virtual_node.commands.inspect import command as inspect_command
+from virtual_node.commands import inspect as inspect_command
 from virtual_node.commands.status import command as status_command
 from virtual_node.config.types import Config
 from virtual_node.examine import reading

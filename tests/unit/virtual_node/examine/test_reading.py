@@ -18,7 +18,7 @@ from controller_runtime.errors import ConnectionFailed, Forbidden, NotFound
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from tests.unit.virtual_node.commands.healthy_clusters import bodies, inspect
-from virtual_node.commands.inspect import command
+from virtual_node.commands import inspect as command
 from virtual_node.config.types import Config
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import FOREIGN_PODS, IDENTITY, SETTINGS, VERSION

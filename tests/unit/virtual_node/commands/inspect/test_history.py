@@ -15,10 +15,10 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError, NotFound
 from tests.thorough import some
 from tests.unit.virtual_node.commands.healthy_clusters import NOW, healthy
-from virtual_node.commands.inspect import command, history
-from virtual_node.commands.inspect.history import Row
+from virtual_node.commands import inspect as command
+from virtual_node.examine import inspections as history
 from virtual_node.examine.codes import Severity
-from virtual_node.examine.inspections import Inspection, RecordedFinding
+from virtual_node.examine.inspections import Inspection, RecordedFinding, Row
 from virtual_node.examine.snapshot import Snapshot, objects
 
 NO_CLIENT = cast("Client", None)

@@ -21,7 +21,7 @@ from tests.unit.virtual_node.commands.healthy_clusters import (
     worries,
 )
 from tests.unit.virtual_node.translate.copying import lower_copy, view_of
-from virtual_node.commands.inspect import command
+from virtual_node.commands import inspect as command
 from virtual_node.examine import reading
 from virtual_node.examine.clusters import CLOCK_SKEW, FOREIGN_PODS, IDENTITY, replica
 from virtual_node.examine.engine import examine

@@ -21,18 +21,16 @@ from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import configured, output
-from virtual_node.commands.inspect import history
-from virtual_node.commands.inspect.history import Row
 from virtual_node.commands.parsers import inspect as parser
 from virtual_node.config import command_line
 from virtual_node.config.types import Config
-from virtual_node.examine import expiries, reading
+from virtual_node.examine import expiries, inspections, reading
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKED, Severity
 from virtual_node.examine.engine import HEALTH, WAY, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
-from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding
+from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding, Row
 from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
@@ -230,7 +228,7 @@ async def _run(
         ConfigError: the upper cluster's kubeconfig or the history cannot be used.
     """
     target = options.history
-    in_config_map = history.is_config_map(target)
+    in_config_map = inspections.is_config_map(target)
     async with _opened(config, options.context, options.request_timeout) as opened:
         snapshot = await reading.read(opened, limits)
         await configured.add(config, snapshot, opened.upper, opened.lowers)
@@ -247,8 +245,8 @@ async def _run(
         if in_config_map and snapshot.upper.error:
             output.note("the history is not updated, because the upper cluster cannot be read")
             return snapshot, found, None
-        recorded = history.compare(await history.read(target, opened.upper), snapshot, found)
-        await history.write(target, opened.upper, recorded)
+        recorded = inspections.compare(await inspections.read(target, opened.upper), snapshot, found)
+        await inspections.write(target, opened.upper, recorded)
     return snapshot, found, recorded
 
 

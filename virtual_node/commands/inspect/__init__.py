@@ -1,1 +1,0 @@
-"""``virtual-node inspect``: compares the upper with the lower clusters and lists findings."""
