@@ -30,25 +30,10 @@ from virtual_node.commands.parsers import check as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
-from virtual_node.examine import cluster_network, reader
+from virtual_node.examine import cluster_network, facts, reader
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import WAY, examine
-from virtual_node.examine.facts import (
-    ANSWER,
-    API_ACCESS,
-    DIFFERENCES,
-    DOMAIN,
-    NAMES,
-    NODE_NAMES,
-    PROFILES,
-    RIGHTS,
-    SERVICE_RANGES,
-    UID,
-    AccountRight,
-    Answer,
-    ApiAccess,
-)
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.rules import clusters  # noqa: F401 - registers its rules
@@ -137,7 +122,7 @@ async def run(
         differing: fact ``DIFFERENCES``; None: there is none.
     """
     upper = View(UPPER)
-    upper.put(DIFFERENCES, differing or {})
+    upper.put(facts.DIFFERENCES, differing or {})
     async with contextlib.AsyncExitStack() as stack:
         await _read_profiles(config, upper, patience, stack)
         snapshot = await _read(config, upper, patience)
@@ -186,32 +171,32 @@ def _title(found: Finding) -> str:
 
 def _good(snapshot: Snapshot, cluster: View) -> Iterator[tuple[str, str]]:
     """Yield title and detail of the rows about a cluster's facts as they are if nothing is wrong."""
-    if server := (cluster.get(ANSWER) or Answer()).server:
+    if server := (cluster.get(facts.ANSWER) or facts.Answer()).server:
         yield "kubeconfig", server
     if version := cluster.get(VERSION):
         yield "version", version
     if (skew := cluster.get(CLOCK_SKEW)) is not None:
         yield "clock", f"{skew:+.0f} s"
-    for right in cluster.get(RIGHTS) or ():
+    for right in cluster.get(facts.RIGHTS) or ():
         yield f"may {right.resource}", ", ".join(right.verbs)
-    if uid := cluster.get(UID):
+    if uid := cluster.get(facts.UID):
         yield "identity", uid
-    for name in cluster.get(NODE_NAMES) or ():
+    for name in cluster.get(facts.NODE_NAMES) or ():
         yield "node name", name
-    if (access := cluster.get(API_ACCESS)) is not None:
+    if (access := cluster.get(facts.API_ACCESS)) is not None:
         yield "API of pods", _api(access)
-    if (names := cluster.get(NAMES)) is not None:
+    if (names := cluster.get(facts.NAMES)) is not None:
         domain = upper_domain(snapshot)
         yield "names", served_by(names, domain) or f"pods find others by {form(domain)}"
-    elif why := cluster.unread.get(NAMES):
+    elif why := cluster.unread.get(facts.NAMES):
         yield "names", f"unknown: {why}"  # the other rows report why
-    if (ranges := cluster.get(SERVICE_RANGES)) is not None:
+    if (ranges := cluster.get(facts.SERVICE_RANGES)) is not None:
         is_known = ranges.fits and None not in ranges.fits.values()
         unknown = "unknown: a cluster does not report its range"
         yield "service range", f"contains {', '.join([*ranges.fits][:3])}" if is_known else unknown
 
 
-def _api(access: ApiAccess) -> str:
+def _api(access: facts.ApiAccess) -> str:
     if access.endpoint is None:
         return "the lower cluster's, with tokens of the lower cluster"
     host, port = access.endpoint.master
@@ -249,12 +234,12 @@ def _open_lower(cluster: Cluster, patience: float) -> AbstractAsyncContextManage
 
 
 async def _read_upper(config: Config, view: View, patience: float) -> None:
-    view.put(DOMAIN, config.cluster_domain)
+    view.put(facts.DOMAIN, config.cluster_domain)
     async with _errors_in(view), _open_upper(config, patience) as client:
         await _read_cluster(client, view, rights.upper(config))
         with contextlib.suppress(Forbidden):  # the row about the right to nodes reports it
-            view.put(NODE_NAMES, await _node_names(config, client))
-        view.put(API_ACCESS, await configured.api_access(config, client))
+            view.put(facts.NODE_NAMES, await _node_names(config, client))
+        view.put(facts.API_ACCESS, await configured.api_access(config, client))
 
 
 async def _read_lower(cluster: Cluster, view: View, patience: float) -> None:
@@ -276,7 +261,7 @@ async def _read_ranges(config: Config, lowers: Sequence[tuple[Cluster, View]], p
         for cluster, view in lowers:
             with contextlib.suppress(ConfigError):
                 async with _open_lower(cluster, patience) as lower:
-                    view.put(SERVICE_RANGES, await cluster_network.compare(wanted, lower))
+                    view.put(facts.SERVICE_RANGES, await cluster_network.compare(wanted, lower))
 
 
 @contextlib.asynccontextmanager
@@ -285,10 +270,10 @@ async def _errors_in(view: View) -> AsyncIterator[None]:
     try:
         yield
     except connect.RequestError as error:
-        server = (view.get(ANSWER) or Answer()).server
-        view.put(ANSWER, Answer(server, error=error.trouble.what, step=error.trouble.step))
+        server = (view.get(facts.ANSWER) or facts.Answer()).server
+        view.put(facts.ANSWER, facts.Answer(server, error=error.trouble.what, step=error.trouble.step))
     except ConfigError as error:
-        view.put(ANSWER, Answer(error=str(error), step="correct the kubeconfig", usable=False))
+        view.put(facts.ANSWER, facts.Answer(error=str(error), step="correct the kubeconfig", usable=False))
 
 
 async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> None:
@@ -297,16 +282,18 @@ async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> 
     Raises:
         ApiError: the cluster does not answer.
     """
-    view.put(ANSWER, Answer(client.config.server))
+    view.put(facts.ANSWER, facts.Answer(client.config.server))
     view.put(WEAKNESSES, list(weaknesses(client.config)))
     await read_version(client, view)
     by_resource = _by_resource(needed)
-    view.put(RIGHTS, await reader.bounded(_right(client, name, by_resource[name]) for name in by_resource))
+    view.put(
+        facts.RIGHTS, await reader.bounded(_right(client, name, by_resource[name]) for name in by_resource)
+    )
     try:
         system = await client.get(resources.NAMESPACES, "kube-system")
-        view.put(UID, str(system["metadata"]["uid"]))
+        view.put(facts.UID, str(system["metadata"]["uid"]))
     except ApiError as error:
-        view.refuse(UID, str(error))
+        view.refuse(facts.UID, str(error))
 
 
 async def _node_names(config: Config, client: Client) -> dict[str, str]:
@@ -334,7 +321,7 @@ def _by_resource(needed: Sequence[Right]) -> dict[str, list[Right]]:
     return rows
 
 
-async def _right(client: Client, resource: str, needed: Sequence[Right]) -> AccountRight:
+async def _right(client: Client, resource: str, needed: Sequence[Right]) -> facts.AccountRight:
     """Return whether the account has the rights to a resource."""
     fixes: list[str] = []
     for right in needed:
@@ -350,7 +337,7 @@ async def _right(client: Client, resource: str, needed: Sequence[Right]) -> Acco
                 f"grant {', '.join(denied)} on {right.full_resource} (apiGroup {group}): {right.purpose}"
             )
     verbs = dict.fromkeys(verb for right in needed for verb in right.verbs)
-    return AccountRight(resource, list(verbs), "; ".join(fixes))
+    return facts.AccountRight(resource, list(verbs), "; ".join(fixes))
 
 
 async def _read_profiles(
@@ -364,9 +351,9 @@ async def _read_profiles(
         client = Client(loaded, cluster="upper", user_agent=AGENT, timeout=patience)
         upper = await stack.enter_async_context(client)
         refused = await stack.enter_async_context(profile_clusters.added(config, upper))
-        view.put(PROFILES, refused)
+        view.put(facts.PROFILES, refused)
     except ConfigError as error:
-        view.refuse(PROFILES, str(error))
+        view.refuse(facts.PROFILES, str(error))
 
 
 def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) -> None:

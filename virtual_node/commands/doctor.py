@@ -22,29 +22,10 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
+from virtual_node.examine import facts
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
-from virtual_node.examine.facts import (
-    ANSWER,
-    BOUND,
-    COMPONENTS,
-    DENIED,
-    DESCHEDULERS,
-    DOMAIN,
-    EVENTS,
-    INSTALLED,
-    LEASES,
-    NODES,
-    PROXY_REFUSES,
-    SCHEDULER_LEASE,
-    SCHEDULERS,
-    SWARMS,
-    WAITING,
-    WEBHOOK,
-    WORDS,
-    Answer,
-)
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.leases import active_lease
@@ -120,7 +101,7 @@ class Judged:
 def judged(snapshot: Snapshot) -> list[Judged]:
     """Return every link in the order of the chain, with the findings about what was read."""
     add_reports(snapshot)
-    snapshot.upper.put(WORDS, _words(snapshot))
+    snapshot.upper.put(facts.WORDS, _words(snapshot))
     result = examine(snapshot, levels=(*HEALTH, *WAY))
     links: dict[str, Judged] = {}
     for link in CHAIN:
@@ -164,7 +145,7 @@ def _blocked(link: Link, links: Mapping[str, Judged], snapshot: Snapshot) -> Jud
     for fact in link.reads:
         if why := snapshot.upper.unread.get(fact):
             # A missing right may affect many links, so only the link about rights names the right.
-            why = f"see {links[_RIGHTS].title}" if snapshot.upper.get(DENIED) else why
+            why = f"see {links[_RIGHTS].title}" if snapshot.upper.get(facts.DENIED) else why
             return Judged(link.name, link.title, State.UNKNOWN, f"cannot be seen: {why}")
     return None
 
@@ -206,16 +187,16 @@ def _words(snapshot: Snapshot) -> dict[str, str]:
     A log line is preferred to a warning event, and an event to the status of the lower pod.
     """
     upper, words = snapshot.upper, {}
-    for event in upper.get(EVENTS) or ():
+    for event in upper.get(facts.EVENTS) or ():
         involved = event.get("involvedObject") or {}
         name = f"{involved.get('namespace')}/{involved.get('name')}"
         words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
-    keys = {pod["metadata"].get("uid"): key(pod) for pod in upper.get(BOUND) or ()}
+    keys = {pod["metadata"].get("uid"): key(pod) for pod in upper.get(facts.BOUND) or ()}
     for below in (pod for lower in snapshot.lowers for pod in lower.get(BELOW) or ()):
         name = keys.get(labels_of(below).get(names.LABEL_UPPER_UID), "")
         word, why = status_word(below)
         words.setdefault(name, f"{word}: {why}".rstrip(": "))
-    logs = installed.logs if (installed := upper.get(INSTALLED)) else {}
+    logs = installed.logs if (installed := upper.get(facts.INSTALLED)) else {}
     return words | {name: lines[-1] for name, lines in logs.items() if lines}
 
 
@@ -224,29 +205,29 @@ def _skipped(detail: str, step: str = "") -> Outcome:
 
 
 def _upper_api(snapshot: Snapshot) -> str:
-    answer = snapshot.upper[ANSWER]
+    answer = snapshot.upper[facts.ANSWER]
     return f"{answer.server} {answer.version}"
 
 
 def _components(snapshot: Snapshot) -> str | Outcome:
-    if pods := snapshot.upper.get(COMPONENTS):
+    if pods := snapshot.upper.get(facts.COMPONENTS):
         return f"{count(len(pods), 'pod')} of components, none fails"
     return _skipped(f"nothing here is labelled {LABEL_NAME}={INSTALLED_AS}: they may run elsewhere")
 
 
 def _virtual_nodes(snapshot: Snapshot) -> str:
-    nodes = snapshot.upper.get(NODES) or ()
+    nodes = snapshot.upper.get(facts.NODES) or ()
     return f"{len(nodes)}: {some(node['metadata']['name'] for node in nodes)}"
 
 
 def _ready(snapshot: Snapshot) -> str | Outcome:
-    if why := snapshot.upper.unread.get(LEASES):
+    if why := snapshot.upper.unread.get(facts.LEASES):
         return State.UNKNOWN, f"all are Ready; their Leases cannot be seen: {why}", ""
-    return f"{len(snapshot.upper.get(NODES) or ())} Ready, leases fresh"
+    return f"{len(snapshot.upper.get(facts.NODES) or ())} Ready, leases fresh"
 
 
 def _taints(snapshot: Snapshot) -> str:
-    every = (taint for node in snapshot.upper.get(NODES) or () for taint in taints(node))
+    every = (taint for node in snapshot.upper.get(facts.NODES) or () for taint in taints(node))
     seen = sorted({taint_text(each) for each in every if not is_passing(each)})
     return f"{some(seen) or 'none'}; every pod that waits for a virtual node tolerates them"
 
@@ -257,7 +238,7 @@ def _kubelet_api(snapshot: Snapshot) -> str | Outcome:
         return _skipped("no virtual node is Ready")
     if all(is_forbidden(probe) for probe in probes.values()):
         return _skipped("you may not get nodes/proxy, or pods/log")
-    if all(PROXY_REFUSES in probe.text for probe in probes.values()):
+    if all(facts.PROXY_REFUSES in probe.text for probe in probes.values()):
         return _skipped(
             f"the API server does not proxy to loopback or link-local addresses, and {some(probes)} runs no "
             f"pod to test with"
@@ -266,7 +247,7 @@ def _kubelet_api(snapshot: Snapshot) -> str | Outcome:
 
 
 def _webhook(snapshot: Snapshot) -> str | Outcome:
-    webhook = snapshot.upper[WEBHOOK]
+    webhook = snapshot.upper[facts.WEBHOOK]
     if not webhook.configurations:
         return _skipped(f"not installed; only pods labelled {names.LABEL_VIRTUAL_POD}=true need it")
     details = []
@@ -285,7 +266,7 @@ def _webhook(snapshot: Snapshot) -> str | Outcome:
 
 
 def _mutation(snapshot: Snapshot) -> str | Outcome:
-    webhook = snapshot.upper[WEBHOOK]
+    webhook = snapshot.upper[facts.WEBHOOK]
     if webhook.dry_run is None:
         return _skipped("not tried: there is no webhook")
     if not webhook.dry_run.ok:
@@ -295,8 +276,8 @@ def _mutation(snapshot: Snapshot) -> str | Outcome:
 
 
 def _scheduler(snapshot: Snapshot) -> str:
-    if (lease := active_lease(snapshot.upper.get(SCHEDULERS) or ())) is None:
-        return f"it has no Lease {SCHEDULER_LEASE} here, but no pod waits to be looked at"
+    if (lease := active_lease(snapshot.upper.get(facts.SCHEDULERS) or ())) is None:
+        return f"it has no Lease {facts.SCHEDULER_LEASE} here, but no pod waits to be looked at"
     holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
     return f"Lease fresh, held by {holder.partition('_')[0]}"
 
@@ -320,7 +301,7 @@ def _lower_api(snapshot: Snapshot) -> str | Outcome:
     if not snapshot.lowers:
         return _skipped("no --client-kubeconfig given")
     return "; ".join(
-        f"{lower.name}: {lower[ANSWER].version}, {sum(map(is_schedulable, lower.of('Node')))} of "
+        f"{lower.name}: {lower[facts.ANSWER].version}, {sum(map(is_schedulable, lower.of('Node')))} of "
         f"{len(lower.of('Node'))} nodes schedulable"
         for lower in snapshot.lowers
     )
@@ -333,20 +314,20 @@ def _names(snapshot: Snapshot) -> str | Outcome:
 
 
 def _started(snapshot: Snapshot) -> str:
-    phases = [(pod.get("status") or {}).get("phase") for pod in snapshot.upper.get(BOUND) or ()]
+    phases = [(pod.get("status") or {}).get("phase") for pod in snapshot.upper.get(facts.BOUND) or ()]
     if starting := phases.count("Pending"):
         return f"{count(starting, 'pod')} starting, none stuck"
     return "every pod on a virtual node has started"
 
 
 def _descheduler(snapshot: Snapshot) -> str | Outcome:
-    if (lease := active_lease(snapshot.upper.get(DESCHEDULERS) or ())) is None:
+    if (lease := active_lease(snapshot.upper.get(facts.DESCHEDULERS) or ())) is None:
         return _skipped(f"not installed (no Lease {DESCHEDULER_LEASE})")
     return f"Lease fresh in namespace {lease['metadata'].get('namespace')}"
 
 
 def _swarms(snapshot: Snapshot) -> str | Outcome:
-    swarms = snapshot.upper.get(SWARMS)
+    swarms = snapshot.upper.get(facts.SWARMS)
     return count(len(swarms), "Swarm") if swarms else _skipped("there are none")
 
 
@@ -358,26 +339,26 @@ _UPPER_API, _NODES = ("upperApi",), ("virtualNodes",)
 CHAIN = (
     Link("upperApi", _upper_api),
     Link(_RIGHTS, _always("all rights that this command needs"), _UPPER_API),
-    Link("components", _components, _UPPER_API, [COMPONENTS]),
-    Link("virtualNodes", _virtual_nodes, _UPPER_API, [NODES]),
-    Link("configuration", _always("no virtual node reports a rejected one"), _NODES, [LEASES]),
+    Link("components", _components, _UPPER_API, [facts.COMPONENTS]),
+    Link("virtualNodes", _virtual_nodes, _UPPER_API, [facts.NODES]),
+    Link("configuration", _always("no virtual node reports a rejected one"), _NODES, [facts.LEASES]),
     Link("nodeReady", _ready, _NODES),
-    Link("taints", _taints, _NODES, [WAITING]),
+    Link("taints", _taints, _NODES, [facts.WAITING]),
     Link("kubeletApi", _kubelet_api, _NODES),
-    Link("webhook", _webhook, _UPPER_API, [WEBHOOK]),
+    Link("webhook", _webhook, _UPPER_API, [facts.WEBHOOK]),
     Link("mutation", _mutation, ["webhook"]),
-    Link("scheduler", _scheduler, _UPPER_API, [WAITING]),
+    Link("scheduler", _scheduler, _UPPER_API, [facts.WAITING]),
     Link("extender", _extender, ["scheduler"]),
     Link("knownNodes", _always("no pod waits because of an unknown virtual node"), ["extender"]),
-    Link("capacity", _capacity, _NODES, [WAITING, BOUND]),
-    Link("scheduled", _always("no pod for virtual nodes waits for one"), _NODES, [WAITING]),
+    Link("capacity", _capacity, _NODES, [facts.WAITING, facts.BOUND]),
+    Link("scheduled", _always("no pod for virtual nodes waits for one"), _NODES, [facts.WAITING]),
     Link("lowerApi", _lower_api),
     Link("names", _names, ["lowerApi"]),
-    Link("lowerCertificates", _always("none is reported to expire soon"), _NODES, [LEASES]),
-    Link("lowerVerdict", _started, _NODES, [BOUND]),
-    Link("apiOfPods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [EVENTS]),
-    Link("descheduler", _descheduler, _UPPER_API, [DESCHEDULERS]),
-    Link("swarms", _swarms, _UPPER_API, [SWARMS]),
+    Link("lowerCertificates", _always("none is reported to expire soon"), _NODES, [facts.LEASES]),
+    Link("lowerVerdict", _started, _NODES, [facts.BOUND]),
+    Link("apiOfPods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [facts.EVENTS]),
+    Link("descheduler", _descheduler, _UPPER_API, [facts.DESCHEDULERS]),
+    Link("swarms", _swarms, _UPPER_API, [facts.SWARMS]),
 )  # fmt: skip
 """The links, in the order in which a pod passes them."""
 
@@ -410,9 +391,9 @@ async def _read(options: argparse.Namespace) -> Snapshot:
     config = await kubeconfig.load(options.kubeconfig, context=options.context)
     timeout, files = options.request_timeout, options.client_kubeconfig
     async with Client(config, user_agent=_AGENT, cluster=UPPER, timeout=timeout) as upper:
-        facts = (*UPPER_FACTS, DOMAIN) if files else UPPER_FACTS
+        wanted = (*UPPER_FACTS, facts.DOMAIN) if files else UPPER_FACTS
         (snapshot, probe), lowers = await asyncio.gather(
-            read_upper(upper, facts, namespace=options.namespace),
+            read_upper(upper, wanted, namespace=options.namespace),
             asyncio.gather(*(_below(file, options) for file in files)),
         )
     if not probe.ok:
@@ -420,7 +401,7 @@ async def _read(options: argparse.Namespace) -> Snapshot:
         trouble = connect.explain(
             error, config, path=options.kubeconfig, context=options.context, in_cluster=True
         )
-        snapshot.upper.put(ANSWER, Answer(error=trouble.what, step=trouble.step))
+        snapshot.upper.put(facts.ANSWER, facts.Answer(error=trouble.what, step=trouble.step))
     snapshot.lowers = lowers
     return snapshot
 
@@ -433,7 +414,7 @@ async def _below(file: str, options: argparse.Namespace) -> View:
     except ConfigError as error:
         view = View(file)
         step = "correct that kubeconfig, or what it calls for credentials"
-        view.put(ANSWER, Answer(error=str(error), step=step))
+        view.put(facts.ANSWER, facts.Answer(error=str(error), step=step))
         return view
 
 

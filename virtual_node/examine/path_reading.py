@@ -16,34 +16,9 @@ from controller_runtime.client.client import Client
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
 from virtual_node.config import program
-from virtual_node.examine import cluster_network
+from virtual_node.examine import cluster_network, facts
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
 from virtual_node.examine.connections import Failure, failure, plain
-from virtual_node.examine.facts import (
-    ANSWER,
-    BOUND,
-    COMPONENTS,
-    DENIED,
-    DESCHEDULERS,
-    DOMAIN,
-    EVENTS,
-    INSTALLED,
-    KUBELETS,
-    LEASES,
-    NAMES,
-    NODES,
-    PROBE_SELECTOR,
-    SCHEDULER_LEASE,
-    SCHEDULERS,
-    SWARMS,
-    WAITING,
-    WEBHOOK,
-    Answer,
-    Installation,
-    Names,
-    Probe,
-    Webhook,
-)
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.objects import Json, key, last_seen
 from virtual_node.examine.reader import (
@@ -83,11 +58,19 @@ CLUSTER = "cluster"
 """Option of a source: the configuration of the lower cluster."""
 BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
-LOWER = (objects("Node"), BELOW, NAMES)
+LOWER = (objects("Node"), BELOW, facts.NAMES)
 """The facts of a lower cluster that need no configuration."""
 UPPER_FACTS = (
-    *(NODES, LEASES, BOUND, WAITING, COMPONENTS, SWARMS),
-    *(DENIED, INSTALLED, EVENTS, KUBELETS, WEBHOOK, SCHEDULERS, DESCHEDULERS),
+    *(facts.NODES, facts.LEASES, facts.BOUND, facts.WAITING, facts.COMPONENTS, facts.SWARMS),
+    *(
+        facts.DENIED,
+        facts.INSTALLED,
+        facts.EVENTS,
+        facts.KUBELETS,
+        facts.WEBHOOK,
+        facts.SCHEDULERS,
+        facts.DESCHEDULERS,
+    ),
 )
 """The facts of the upper cluster that ``doctor`` reads."""
 
@@ -105,21 +88,23 @@ async def read_version(client: Verbs, cluster: View) -> None:
         cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
-async def read_upper(upper: Client, facts: Iterable[Fact[Any]], *, namespace: str) -> tuple[Snapshot, Probe]:
+async def read_upper(
+    upper: Client, wanted: Iterable[Fact[Any]], *, namespace: str
+) -> tuple[Snapshot, facts.Probe]:
     """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
 
     Args:
         upper: client of the upper cluster.
-        facts: the facts to read.
+        wanted: the facts to read.
         namespace: namespace of the dry-run pod.
     """
     view = View(UPPER)
     probe = await server_version(upper)
     if not probe.ok:
         return Snapshot(datetime.now(UTC), upper=view), probe
-    view.put(ANSWER, Answer(upper.config.server, probe.text))
+    view.put(facts.ANSWER, facts.Answer(upper.config.server, probe.text))
     source = Source(view, Reader(upper), **{NAMESPACE: namespace})
-    now, _ = await asyncio.gather(server_clock(upper), source.load(facts))
+    now, _ = await asyncio.gather(server_clock(upper), source.load(wanted))
     return Snapshot(now, upper=view), probe
 
 
@@ -131,54 +116,54 @@ async def read_lower(lower: Client, file: str) -> View:
         await Source(view, Reader(lower)).load(LOWER)
         # The names are only evidence for a remark.
         why = view.unread.get(objects("Node")) or view.unread.get(BELOW)
-        probe = Probe(0, why) if why else probe
-    view.put(ANSWER, answer(probe))
+        probe = facts.Probe(0, why) if why else probe
+    view.put(facts.ANSWER, answer(probe))
     return view
 
 
-def answer(probe: Probe) -> Answer:
+def answer(probe: facts.Probe) -> facts.Answer:
     """Return the answer of a lower cluster, with the next step after an error."""
     if probe.ok:
-        return Answer(version=probe.text)
+        return facts.Answer(version=probe.text)
     steps = {
         Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
         Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
     }
     otherwise = "is that API server up, and reachable from here and from the virtual node?"
-    return Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
+    return facts.Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
 
 
-@reads(INSTALLED)
-async def _installed(source: Source) -> Installation:
+@reads(facts.INSTALLED)
+async def _installed(source: Source) -> facts.Installation:
     """Return Deployments and pods with the chart's labels, and log lines or a warning of pods that fail."""
-    reader, pods = source.reader, await source.fact(COMPONENTS)
+    reader, pods = source.reader, await source.fact(facts.COMPONENTS)
     deployments = await labelled(reader, resources.DEPLOYMENTS)
-    return Installation(deployments, pods, {key(pod): await reader.last_words(pod) for pod in pods})
+    return facts.Installation(deployments, pods, {key(pod): await reader.last_words(pod) for pod in pods})
 
 
-@reads(EVENTS)
+@reads(facts.EVENTS)
 async def _events(source: Source) -> Sequence[Json]:
     selector = "involvedObject.kind=Pod,type=Warning"
     found = await source.reader.objects(resources.EVENTS, field_selector=selector)
     return sorted(found, key=last_seen)
 
 
-@reads(DENIED)
+@reads(facts.DENIED)
 async def _denied(source: Source) -> Sequence[str]:
     virtual: Sequence[Json] = ()
     with contextlib.suppress(NotReadError):
-        virtual = await source.fact(NODES)
+        virtual = await source.fact(facts.NODES)
     nodes = (node["metadata"]["name"] for node in virtual)
     proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in nodes)
     needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=source.options[NAMESPACE]))
     return [need.words for need in await missing_rights(source.reader.client, needs)]
 
 
-@reads(KUBELETS)
-async def _kubelets(source: Source) -> dict[str, Probe]:
-    nodes, bound = await source.fact(NODES), list[Json]()
+@reads(facts.KUBELETS)
+async def _kubelets(source: Source) -> dict[str, facts.Probe]:
+    nodes, bound = await source.fact(facts.NODES), list[Json]()
     with contextlib.suppress(NotReadError):
-        bound = list(await source.fact(BOUND))
+        bound = list(await source.fact(facts.BOUND))
     by_node: dict[str, list[Json]] = {node["metadata"]["name"]: [] for node in nodes}
     for pod in bound:
         by_node.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
@@ -188,13 +173,13 @@ async def _kubelets(source: Source) -> dict[str, Probe]:
     return {node["metadata"]["name"]: probe for node, probe in zip(nodes, found, strict=True)}
 
 
-@reads(SCHEDULERS)
+@reads(facts.SCHEDULERS)
 async def _schedulers(source: Source) -> Sequence[Json]:
-    found = await find(source.reader.client, resources.LEASES, SCHEDULER_LEASE, namespace=_SYSTEM)
+    found = await find(source.reader.client, resources.LEASES, facts.SCHEDULER_LEASE, namespace=_SYSTEM)
     return [found] if found else []
 
 
-@reads(DESCHEDULERS)
+@reads(facts.DESCHEDULERS)
 async def _deschedulers(source: Source) -> Sequence[Json]:
     """Return the descheduler's Leases. With the chart, there is one in the release's namespace."""
     try:
@@ -205,18 +190,18 @@ async def _deschedulers(source: Source) -> Sequence[Json]:
         return [found] if found else []
 
 
-@reads(DOMAIN)
+@reads(facts.DOMAIN)
 async def _domain(source: Source) -> str:
     return (await cluster_network.read_dns(source.reader.client)).domain
 
 
-@reads(WEBHOOK)
-async def _webhook(source: Source) -> Webhook:
+@reads(facts.WEBHOOK)
+async def _webhook(source: Source) -> facts.Webhook:
     """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod."""
     reader, namespace = source.reader, source.options[NAMESPACE]
     ours = list(filter(is_ours, await reader.objects(resources.MUTATING_WEBHOOK_CONFIGURATIONS)))
     if not ours:
-        return Webhook(namespace=namespace)
+        return facts.Webhook(namespace=namespace)
     clients = [client for _, client in client_configs(ours)]
     services = [client["service"] for client in clients if client.get("service")]
     urls = {client["url"]: client for client in clients if client.get("url")}
@@ -226,7 +211,7 @@ async def _webhook(source: Source) -> Webhook:
         _try(reader.client, namespace),
     )
     named = [f"{service['namespace']}/{service['name']}" for service in services]
-    return Webhook(
+    return facts.Webhook(
         configurations=ours,
         endpoints=dict(zip(named, endpoints, strict=True)),
         urls=dict(zip(urls, answers, strict=True)),
@@ -249,7 +234,7 @@ async def _ready_endpoints(reader: Reader, service: Json) -> int:
     )
 
 
-async def _answer(url: str, client: Json) -> Probe:
+async def _answer(url: str, client: Json) -> facts.Probe:
     import aiohttp  # noqa: PLC0415 - it takes longer than the requests of short commands
 
     try:
@@ -257,19 +242,19 @@ async def _answer(url: str, client: Json) -> Probe:
         context = ssl.create_default_context(cadata=bundle or None)
         limit = aiohttp.ClientTimeout(total=_URL_SECONDS)
         async with aiohttp.ClientSession(timeout=limit) as session, session.get(url, ssl=context) as answer:
-            return Probe(answer.status)
+            return facts.Probe(answer.status)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        return Probe(0, str(error) or type(error).__name__)
+        return facts.Probe(0, str(error) or type(error).__name__)
 
 
-async def _try(upper: Verbs, namespace: str) -> tuple[Probe, Json]:
+async def _try(upper: Verbs, namespace: str) -> tuple[facts.Probe, Json]:
     try:
         made = await upper.create(
             resources.PODS, webhook_test_pod(), namespace=namespace, params={"dryRun": "All"}
         )
     except ApiError as error:
-        return Probe(error.code, error.message), {}
-    return Probe(201), made
+        return facts.Probe(error.code, error.message), {}
+    return facts.Probe(201), made
 
 
 def webhook_test_pod() -> dict[str, Any]:
@@ -278,7 +263,7 @@ def webhook_test_pod() -> dict[str, Any]:
     return {
         "metadata": {"generateName": "virtual-node-doctor-", "labels": {names.LABEL_VIRTUAL_POD: "true"}},
         "spec": {
-            "nodeSelector": {PROBE_SELECTOR: "probe"},
+            "nodeSelector": {facts.PROBE_SELECTOR: "probe"},
             "automountServiceAccountToken": False,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [
@@ -307,13 +292,13 @@ async def _below(source: Source) -> Sequence[Json]:
     )
 
 
-@reads(NAMES)
-async def _names(source: Source) -> Names:
+@reads(facts.NAMES)
+async def _names(source: Source) -> facts.Names:
     """Return the names of a lower cluster, by its configuration if that is known, otherwise by its namespaces."""
     lower, cluster = source.reader.client, source.options.get(CLUSTER)
     domain = (await cluster_network.read_dns(lower)).domain
     if cluster is not None:
-        return Names(
+        return facts.Names(
             cluster=cluster.name,
             renamed=dns.renamed(cluster.namespaces),
             domain=domain,
@@ -325,7 +310,7 @@ async def _names(source: Source) -> Names:
     renamed = sorted(
         (space.name, name) for space in spaces.items if (name := upper_name(space)) != space.name
     )
-    return Names(
+    return facts.Names(
         renamed=next((f"namespace {name} is {below} there" for below, name in renamed), ""),
         domain=domain,
         installed=await cluster_network.name_servers(lower),

@@ -22,36 +22,8 @@ from controller_runtime.objects import Object
 from controller_runtime.process.program import version
 from controller_runtime.resources import Resource
 from virtual_node.config.types import Config
-from virtual_node.examine import components, expiries
-from virtual_node.examine.clusters import (
-    CLOCK_SKEW,
-    DNS_SERVICES,
-    EXPIRIES,
-    FOREIGN_PODS,
-    FOREIGN_SLICES,
-    IDENTITY,
-    LIMITS,
-    RELEASE,
-    SERVICE_BACKENDS,
-    SETTINGS,
-    WEAKNESSES,
-    WEBHOOKS,
-    LowerSettings,
-    VirtualNode,
-    webhook_services,
-)
+from virtual_node.examine import clusters, components, expiries, facts
 from virtual_node.examine.expiry import Expiry, ExpiryLimits
-from virtual_node.examine.facts import (
-    BOUND,
-    CLUSTERS,
-    COMPONENTS,
-    LEASES,
-    NODES,
-    PROFILES,
-    SWARMS,
-    WAITING,
-    ClusterState,
-)
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import WITHOUT_NODE, Json, annotations_of, is_virtual, key, labels_of
@@ -67,9 +39,9 @@ _RESOLUTION = 2.0
 """Seconds: a smaller difference of clocks is not known, because a Date header has whole seconds, and arrives later."""
 _KEPT: Mapping[Fact[Any], Sequence[str]] = {
     **{objects(kind.kind): kind.kept_spec for kind in KINDS if kind.kept_spec is not None},
-    SERVICE_BACKENDS: (),
-    FOREIGN_SLICES: (),
-    DNS_SERVICES: (),
+    clusters.SERVICE_BACKENDS: (),
+    clusters.FOREIGN_SLICES: (),
+    clusters.DNS_SERVICES: (),
     objects("Deployment"): ("replicas", "strategy", "template"),
     objects("StatefulSet"): ("replicas", "template"),
 }
@@ -121,7 +93,7 @@ async def lease_into(client: Client, upper: View, leases: dict[str, Json], name:
     except NotFound:
         return
     except Forbidden as error:
-        upper.refuse(LEASES, str(error))
+        upper.refuse(facts.LEASES, str(error))
         return
     leases[name] = lease
 
@@ -132,10 +104,10 @@ async def read_backends(client: Client, lower: View) -> None:
     Raises:
         ApiError: the cluster does not answer.
     """
-    services = {key(service) for service in lower.of(DNS_SERVICES)}
-    services |= {service for *_, service in webhook_services(lower)}
-    lower.put(SERVICE_BACKENDS, PackedObjects())
-    listed = partial(list_into, client, lower, fact=SERVICE_BACKENDS)
+    services = {key(service) for service in lower.of(clusters.DNS_SERVICES)}
+    services |= {service for *_, service in clusters.webhook_services(lower)}
+    lower.put(clusters.SERVICE_BACKENDS, PackedObjects())
+    listed = partial(list_into, client, lower, fact=clusters.SERVICE_BACKENDS)
     await bounded(
         listed(
             resources.ENDPOINT_SLICES, namespace=namespace, label_selector=f"{endpoints.LABEL_SERVICE}={name}"
@@ -159,7 +131,7 @@ def _json(one: Object, fact: Fact[Any]) -> bytes:
         )
     if fact is objects("Node"):
         (whole.get("status") or {}).pop("images", None)
-    if fact is FOREIGN_PODS:
+    if fact is clusters.FOREIGN_PODS:
         spec, status = whole.get("spec") or {}, whole.get("status") or {}
         whole["spec"] = {
             name: spec[name]
@@ -241,25 +213,25 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     await _guarded(opened, opened.upper, upper, read_counterparts(opened.upper, upper, lowers))
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened)
-    upper.put(PROFILES, opened.refused)
-    upper.put(IDENTITY, cluster_id)
-    upper.put(LIMITS, limits)
-    upper.put(RELEASE, version())
+    upper.put(facts.PROFILES, opened.refused)
+    upper.put(clusters.IDENTITY, cluster_id)
+    upper.put(clusters.LIMITS, limits)
+    upper.put(clusters.RELEASE, version())
     found = [
         *opened.credentials,
         *served,
         *await _served(map(expiries.of_kubelet, filter(is_virtual, upper.of("Node")))),
         *(each for cluster in (upper, *lowers) for each in _of_webhooks(cluster)),
     ]
-    upper.put(EXPIRIES, found)
+    upper.put(clusters.EXPIRIES, found)
     for cluster, client in (
         (upper, opened.upper),
         *zip(lowers, (client for _, client in opened.lowers), strict=True),
     ):
         if isinstance(client, Client):
-            cluster.put(WEAKNESSES, list(weaknesses(client.config)))
+            cluster.put(clusters.WEAKNESSES, list(weaknesses(client.config)))
     # Objects of the upper cluster have timestamps by its clock.
-    skew = upper.get(CLOCK_SKEW) or 0.0
+    skew = upper.get(clusters.CLOCK_SKEW) or 0.0
     now = datetime.now(UTC) + timedelta(seconds=skew if abs(skew) >= _RESOLUTION else 0.0)
     snapshot = Snapshot(now, upper=upper, lowers=lowers)
     try:
@@ -275,11 +247,17 @@ def add_installation(snapshot: Snapshot) -> None:
     if upper.knows("Node"):
         nodes = [node for node in upper.of("Node") if is_virtual(node)]
         names = {node["metadata"]["name"] for node in nodes}
-        upper.put(NODES, nodes)
+        upper.put(facts.NODES, nodes)
         if upper.knows("Pod"):
-            upper.put(BOUND, Selected(upper.of("Pod"), lambda pod: pod["spec"].get("nodeName") in names))
+            upper.put(
+                facts.BOUND, Selected(upper.of("Pod"), lambda pod: pod["spec"].get("nodeName") in names)
+            )
     upper.put(
-        CLUSTERS, [ClusterState(name=lower.name, nodes=tuple(lower[SETTINGS].nodes)) for lower in lowers]
+        facts.CLUSTERS,
+        [
+            facts.ClusterState(name=lower.name, nodes=tuple(lower[clusters.SETTINGS].nodes))
+            for lower in lowers
+        ],
     )
     add_reports(snapshot)
 
@@ -296,18 +274,18 @@ def _drop_optional(cluster: View, opened: Opened) -> None:
     """Remove from a cluster's unread kinds those that only a disabled controller or component needs."""
     controllers = {
         PV_CONTROLLERS: (objects("PersistentVolumeClaim"), objects("PersistentVolume")),
-        SERVICE_CONTROLLERS: (objects("EndpointSlice"), FOREIGN_SLICES),
+        SERVICE_CONTROLLERS: (objects("EndpointSlice"), clusters.FOREIGN_SLICES),
     }
     config = opened.config
     # Kinds of the upper cluster are needed if any lower cluster has the controller.
     concerned = [lower for lower, _ in opened.lowers if cluster.name in {lower.name, UPPER}]
     lists = [config.controllers(each) for each in concerned] or [config.enable_controllers]
     enabled = {name for controllers_of_one in lists for name in controllers_of_one}
-    for name, facts in controllers.items():
+    for name, listed in controllers.items():
         if name not in enabled:
-            for fact in facts:
+            for fact in listed:
                 cluster.unread.pop(fact, None)
-    cluster.unread.pop(SWARMS, None)  # optional
+    cluster.unread.pop(facts.SWARMS, None)  # optional
 
 
 async def _guarded(opened: Opened, client: Client, cluster: View, reading: Awaitable[None]) -> None:
@@ -332,9 +310,12 @@ async def _read_upper(client: Client, upper: View, copied: set[Resource]) -> Non
     await bounded(
         [
             *map(listed, {*_UPPER_KINDS, *_WEBHOOKS, *copied}),
-            listed(names.SWARMS, fact=SWARMS),
-            *(listed(resources.PODS, label_selector=each, fact=COMPONENTS) for each in components.SELECTORS),
-            listed(resources.PODS, field_selector=WITHOUT_NODE, fact=WAITING),
+            listed(names.SWARMS, fact=facts.SWARMS),
+            *(
+                listed(resources.PODS, label_selector=each, fact=facts.COMPONENTS)
+                for each in components.SELECTORS
+            ),
+            listed(resources.PODS, field_selector=WITHOUT_NODE, fact=facts.WAITING),
         ]
     )
 
@@ -346,22 +327,24 @@ async def _read_lower(client: Client, lower: View, cluster_id: str, owned_kinds:
     dns = "k8s-app=kube-dns"
     listing = [
         *map(listed, (resources.NODES, *_WEBHOOKS)),
-        listed(resources.SERVICES, namespace="kube-system", label_selector=dns, fact=DNS_SERVICES),
+        listed(resources.SERVICES, namespace="kube-system", label_selector=dns, fact=clusters.DNS_SERVICES),
     ]
     if cluster_id:
         # Other upper clusters' pods count as foreign pods; their other objects are only counted.
         listing += [listed(each, label_selector=owned) for each in owned_kinds]
         listing += [
             listed(resources.PODS, label_selector=f"{owned}={cluster_id}"),
-            listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", fact=FOREIGN_PODS),
-            listed(resources.ENDPOINT_SLICES, label_selector=endpoints.SELECTOR, fact=FOREIGN_SLICES),
+            listed(resources.PODS, label_selector=f"{owned}!={cluster_id}", fact=clusters.FOREIGN_PODS),
+            listed(
+                resources.ENDPOINT_SLICES, label_selector=endpoints.SELECTOR, fact=clusters.FOREIGN_SLICES
+            ),
         ]
     await bounded(listing)
     await read_backends(client, lower)
 
 
 def _of_webhooks(cluster: View) -> list[Expiry]:
-    configurations = [each for kind in WEBHOOKS for each in cluster.of(kind)]
+    configurations = [each for kind in clusters.WEBHOOKS for each in cluster.of(kind)]
     try:
         return [webhook for each in configurations for webhook in expiries.of_webhooks(cluster.name, each)]
     except Exception as error:  # noqa: BLE001 - objects may have any content
@@ -399,7 +382,7 @@ async def read_counterparts(client: Client, upper: View, lowers: Sequence[View])
         namespaces = sorted(filter(_NAME.fullmatch, sources[resource.kind]))
         reading += [listed(resource, namespace=namespace) for namespace in namespaces]
     leases: dict[str, Json] = {}
-    upper.put(LEASES, leases)
+    upper.put(facts.LEASES, leases)
     reading += [lease_into(client, upper, leases, name) for name in sorted(virtual_nodes(upper, lowers))]
     await bounded(reading)
 
@@ -422,7 +405,7 @@ def _add_counterparts(lower: View, nodes: set[str], sources: Mapping[str, set[st
 def virtual_nodes(upper: View, lowers: Iterable[View]) -> set[str]:
     """Return the names of the registered virtual nodes and of those that are configured for lower clusters."""
     registered = {node["metadata"]["name"] for node in upper.of("Node") if is_virtual(node)}
-    return registered | {name for lower in lowers for name in lower[SETTINGS].nodes}
+    return registered | {name for lower in lowers for name in lower[clusters.SETTINGS].nodes}
 
 
 def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
@@ -434,7 +417,7 @@ def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
         ignored=config.ignored,
     )
     nodes = {
-        node.name: VirtualNode(
+        node.name: clusters.VirtualNode(
             options=pod_options(config, cluster, rules, node),
             selector=node.node_selector,
             reserve=node.capacity.reserve,
@@ -444,8 +427,8 @@ def lower_view(config: Config, cluster: Cluster, cluster_id: str) -> View:
     }
     view = View(cluster.name)
     view.put(
-        SETTINGS,
-        LowerSettings(
+        clusters.SETTINGS,
+        clusters.LowerSettings(
             nodes=nodes,
             removes_namespaces=cluster.namespaces.remove,
             adopt=cluster.namespaces.adopt,

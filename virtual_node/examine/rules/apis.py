@@ -10,23 +10,10 @@ from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery.readable import some
 from virtual_node.config import program
+from virtual_node.examine import facts
 from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.facts import (
-    ANSWER,
-    API_ACCESS,
-    DENIED,
-    DOMAIN,
-    EVENTS,
-    KUBELETS,
-    NAMES,
-    NODES,
-    PROXY_REFUSES,
-    ApiAccess,
-    Names,
-    Probe,
-)
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.objects import Json
 from virtual_node.examine.snapshot import Snapshot, View, objects
@@ -36,12 +23,12 @@ from virtual_node.translate.pods import api_server
 
 @rule(
     *(Code.UPPER_UNREACHABLE, Code.LOWER_UNREACHABLE, Code.KUBECONFIG_UNUSABLE),
-    where=[ANSWER],
+    where=[facts.ANSWER],
     level=Level.CLUSTER,
 )
 def answers(snapshot: Snapshot, cluster: View) -> Findings:
     """Yield that the API server of a cluster does not answer, or that its kubeconfig cannot be used."""
-    answer = cluster[ANSWER]
+    answer = cluster[facts.ANSWER]
     if answer.error:
         code = Code.UPPER_UNREACHABLE if cluster is snapshot.upper else Code.LOWER_UNREACHABLE
         code = code if answer.usable else Code.KUBECONFIG_UNUSABLE
@@ -52,16 +39,16 @@ def answers(snapshot: Snapshot, cluster: View) -> Findings:
 @rule(Code.RIGHTS_DENIED, level=Level.PATH)
 def rights(snapshot: Snapshot) -> Findings:
     """Yield the rights that the caller lacks."""
-    if why := snapshot.upper.unread.get(DENIED):
+    if why := snapshot.upper.unread.get(facts.DENIED):
         cause, step = f"your rights cannot be read: {why}", "use a kubeconfig with an identity"
         yield snapshot.upper.sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
-    elif denied := snapshot.upper.get(DENIED):
+    elif denied := snapshot.upper.get(facts.DENIED):
         cause = f"you may not {some(denied, limit=12)}"
         step = "ask for these rights, or use an administrator's kubeconfig"
         yield snapshot.upper.sentence(Code.RIGHTS_DENIED, "Right", "*", cause, step)
 
 
-@rule(Code.KUBELET_UNREACHABLE, needs=[NODES, KUBELETS], level=Level.PATH)
+@rule(Code.KUBELET_UNREACHABLE, needs=[facts.NODES, facts.KUBELETS], level=Level.PATH)
 def kubelet_apis(snapshot: Snapshot) -> Findings:
     """Yield Ready virtual nodes whose kubelet API cannot be reached by the API server."""
     for name, probe in ready_kubelets(snapshot).items():
@@ -69,7 +56,7 @@ def kubelet_apis(snapshot: Snapshot) -> Findings:
             yield replace(snapshot.upper.sentence(Code.KUBELET_UNREACHABLE, "Node", name, *found), node=name)
 
 
-@rule(Code.LOWER_NODES_CLOSED, level=Level.LOWER, where=[ANSWER, objects("Node")])
+@rule(Code.LOWER_NODES_CLOSED, level=Level.LOWER, where=[facts.ANSWER, objects("Node")])
 def lower_nodes(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield that no node of a lower cluster is Ready and schedulable."""
     nodes = lower.of("Node")
@@ -79,12 +66,12 @@ def lower_nodes(_snapshot: Snapshot, lower: View) -> Findings:
         yield lower.sentence(Code.LOWER_NODES_CLOSED, "Cluster", lower.name, cause, step)
 
 
-def ready_kubelets(snapshot: Snapshot) -> dict[str, Probe]:
+def ready_kubelets(snapshot: Snapshot) -> dict[str, facts.Probe]:
     """Return the answers of the kubelet APIs of Ready virtual nodes, by node name."""
-    probes = snapshot.upper.get(KUBELETS) or {}
+    probes = snapshot.upper.get(facts.KUBELETS) or {}
     ready = [
         node["metadata"]["name"]
-        for node in snapshot.upper.get(NODES) or ()
+        for node in snapshot.upper.get(facts.NODES) or ()
         if is_true(node.get("status"), "Ready")
     ]
     return {name: probes[name] for name in ready if name in probes}
@@ -95,14 +82,14 @@ def is_schedulable(node: Json) -> bool:
     return is_true(node.get("status"), "Ready") and not (node.get("spec") or {}).get("unschedulable")
 
 
-def kubelet_trouble(name: str, probe: Probe) -> tuple[str, str] | None:
+def kubelet_trouble(name: str, probe: facts.Probe) -> tuple[str, str] | None:
     """Return why the API server cannot reach a kubelet API, and the next step; None: it can, or this is unknown.
 
     Args:
         name: name of the virtual node.
         probe: result of ``kubelet``.
     """
-    if probe.ok or is_forbidden(probe) or PROXY_REFUSES in probe.text:
+    if probe.ok or is_forbidden(probe) or facts.PROXY_REFUSES in probe.text:
         return None
     kind = failure(probe.text, probe.code)
     text = " ".join(probe.text.split())[:200]
@@ -123,28 +110,28 @@ def kubelet_trouble(name: str, probe: Probe) -> tuple[str, str] | None:
     return f"the API server cannot reach {name}: {what}", steps.get(kind, "look at the virtual node's log")
 
 
-def is_forbidden(probe: Probe) -> bool:
+def is_forbidden(probe: facts.Probe) -> bool:
     """Report whether the API server refused the caller, so that the request never reached the kubelet API."""
     return probe.code == 403 and "cannot get resource" in probe.text
 
 
-@rule(Code.NAMES_DIFFER, uses=[DOMAIN], where=[NAMES], level=Level.LOWER)
+@rule(Code.NAMES_DIFFER, uses=[facts.DOMAIN], where=[facts.NAMES], level=Level.LOWER)
 def upper_names(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that upper names are other names in a lower cluster, and no name server serves them.
 
     This is only a remark, because pods may not need names of other namespaces.
     """
-    names, domain = lower[NAMES], upper_domain(snapshot)
+    names, domain = lower[facts.NAMES], upper_domain(snapshot)
     if why := unserved(names, domain):
         cause = f"{why}, so pods do not find others by {form(domain)}"
         step = f"if they need it: {_make(names.cluster)}, then set dns.servers (docs/use/services.md)"
         yield lower.sentence(Code.NAMES_DIFFER, "Cluster", lower.name, cause, step)
 
 
-@rule(Code.NAME_SERVER_UNUSABLE, uses=[DOMAIN], where=[NAMES], level=Level.LOWER)
+@rule(Code.NAME_SERVER_UNUSABLE, uses=[facts.DOMAIN], where=[facts.NAMES], level=Level.LOWER)
 def name_servers(snapshot: Snapshot, lower: View) -> Findings:
     """Yield name servers that have no ready pod, or that were created with other settings."""
-    names, domain = lower[NAMES], upper_domain(snapshot)
+    names, domain = lower[facts.NAMES], upper_domain(snapshot)
     for each in _used(names):
         space, _, name = each.name.partition("/")
         if not each.ready:
@@ -158,18 +145,18 @@ def name_servers(snapshot: Snapshot, lower: View) -> Findings:
         yield lower.sentence(Code.NAME_SERVER_UNUSABLE, "Service", each.name, cause, step)
 
 
-@rule(Code.API_MISMATCH, Code.API_NOT_USABLE, uses=[API_ACCESS, EVENTS], level=Level.PATH)
+@rule(Code.API_MISMATCH, Code.API_NOT_USABLE, uses=[facts.API_ACCESS, facts.EVENTS], level=Level.PATH)
 def api_of_pods(snapshot: Snapshot) -> Findings:
     """Yield that in-cluster clients in pods get address and token of different clusters, or cannot use the upper API.
 
     The configuration says so before a pod exists; without it, the newest event of a pod does. This is only a remark,
     because pods may not use the API.
     """
-    if (access := snapshot.upper.get(API_ACCESS)) is not None:
+    if (access := snapshot.upper.get(facts.API_ACCESS)) is not None:
         yield from _configured(snapshot, access)
         return
     for code in (Code.API_MISMATCH, Code.API_NOT_USABLE):
-        events = [each for each in snapshot.upper.get(EVENTS) or () if each.get("reason") == code]
+        events = [each for each in snapshot.upper.get(facts.EVENTS) or () if each.get("reason") == code]
         for event in events[-1:]:
             involved = event.get("involvedObject") or {}
             pod = f"{involved.get('namespace')}/{involved.get('name')}"
@@ -178,7 +165,7 @@ def api_of_pods(snapshot: Snapshot) -> Findings:
             yield snapshot.upper.sentence(code, "Pod", pod, what or step, step if what else "")
 
 
-def unserved(names: Names, domain: str) -> str:
+def unserved(names: facts.Names, domain: str) -> str:
     """Return why upper names are other names in a lower cluster; empty: they are the same, or a name server serves them."""
     if names.installed if names.servers is None else names.servers:
         return ""
@@ -186,7 +173,7 @@ def unserved(names: Names, domain: str) -> str:
     return " and ".join(filter(None, (names.renamed, domains)))
 
 
-def served_by(names: Names, domain: str) -> str:
+def served_by(names: facts.Names, domain: str) -> str:
     """Return which name servers the pods of a lower cluster are configured to use; empty: none."""
     if known := [f"{each.address} ({each.name})" for each in _used(names) if names.servers]:
         return f"{', '.join(known)} answers for {domain}"
@@ -196,7 +183,7 @@ def served_by(names: Names, domain: str) -> str:
 
 def upper_domain(snapshot: Snapshot) -> str:
     """Return the DNS domain of the upper cluster, or the usual one."""
-    return snapshot.upper.get(DOMAIN) or DEFAULT_DOMAIN
+    return snapshot.upper.get(facts.DOMAIN) or DEFAULT_DOMAIN
 
 
 def form(domain: str) -> str:
@@ -204,7 +191,7 @@ def form(domain: str) -> str:
     return f"NAME.NAMESPACE.svc.{domain}"
 
 
-def _used(names: Names) -> Iterable[Installed]:
+def _used(names: facts.Names) -> Iterable[Installed]:
     return [each for each in names.installed if names.servers is None or each.address in names.servers]
 
 
@@ -220,7 +207,7 @@ def _make(cluster: str) -> str:
     return f"'{program.name('lower-cluster')} dns {cluster} --client-kubeconfig LOWER_ADMIN.yaml --apply'"
 
 
-def _configured(snapshot: Snapshot, access: ApiAccess) -> Findings:
+def _configured(snapshot: Snapshot, access: facts.ApiAccess) -> Findings:
     """Yield what is wrong with the API of pods according to the configuration."""
     found = partial(snapshot.upper.sentence, kind="Configuration", name="")
     if not api_server.may_use_upper(access.setting, identities=access.identities):

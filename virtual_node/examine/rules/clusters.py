@@ -10,30 +10,10 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.declared_features import minor_version
 from virtual_node.config import program
-from virtual_node.examine.clusters import (
-    CLOCK_SKEW,
-    EXPIRIES,
-    IDENTITY,
-    OPTIONAL,
-    RELEASE,
-    SETTINGS,
-    VERSION,
-    WEAKNESSES,
-    limits,
-    virtual_nodes,
-)
+from virtual_node.examine import clusters, facts
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import LEGACY_TOKEN, limits_of, span
-from virtual_node.examine.facts import (
-    COMPONENTS,
-    DIFFERENCES,
-    NODE_NAMES,
-    PROFILES,
-    RIGHTS,
-    SERVICE_RANGES,
-    UID,
-)
 from virtual_node.examine.finding import UPPER, Findings
 from virtual_node.examine.objects import is_deleting, is_virtual, labels_of
 from virtual_node.examine.snapshot import Snapshot, View
@@ -55,10 +35,10 @@ _EXPIRY_STEPS = {
 }
 
 
-@rule(Code.CLOCK_SKEW, where=[CLOCK_SKEW], level=Level.CLUSTER)
+@rule(Code.CLOCK_SKEW, where=[clusters.CLOCK_SKEW], level=Level.CLUSTER)
 def clocks(_snapshot: Snapshot, cluster: View) -> Findings:
     """Yield clusters whose clock differs from this machine's; this also finds clocks that differ from each other."""
-    skew = cluster[CLOCK_SKEW]
+    skew = cluster[clusters.CLOCK_SKEW]
     if abs(skew) > _CLOCK_WARNING:
         cause = f"its clock is {span(timedelta(seconds=skew))} {'ahead of' if skew > 0 else 'behind'} ours"
         step = "let NTP set the clocks of this machine and the cluster"
@@ -66,17 +46,17 @@ def clocks(_snapshot: Snapshot, cluster: View) -> Findings:
         yield cluster.finding(Code.CLOCK_SKEW, "Cluster", cluster.name, cause, step, severity=severity)
 
 
-@rule(Code.VERSION_SKEW, where=[VERSION, SETTINGS], level=Level.LOWER)
+@rule(Code.VERSION_SKEW, where=[clusters.VERSION, clusters.SETTINGS], level=Level.LOWER)
 def versions(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster has too much version skew, and virtual nodes that report an outdated version."""
-    upper_version, version = snapshot.upper.get(VERSION) or "", lower[VERSION]
+    upper_version, version = snapshot.upper.get(clusters.VERSION) or "", lower[clusters.VERSION]
     above, below = minor_version(upper_version), minor_version(version)
     if above and below and (above[0] != below[0] or abs(above[1] - below[1]) > _MINORS):
         cause = f"{version} is more than {_MINORS} minor versions away from the upper {upper_version}"
         step = f"upgrade the {'lower' if below < above else 'upper'} cluster"
         yield lower.finding(Code.VERSION_SKEW, "Cluster", lower.name, cause, step)
     nodes = {node["metadata"]["name"]: node for node in snapshot.upper.of("Node")}
-    for name in lower[SETTINGS].nodes:
+    for name in lower[clusters.SETTINGS].nodes:
         kubelet_version = _kubelet_version(nodes.get(name, {}))
         if kubelet_version and version and kubelet_version != version:
             cause = f"reports kubeletVersion {kubelet_version}; its lower cluster is {version}"
@@ -84,37 +64,37 @@ def versions(snapshot: Snapshot, lower: View) -> Findings:
             yield lower.finding(Code.VERSION_SKEW, "Node", name, cause, step, transient=True)
 
 
-@rule(Code.VERSION_SKEW, where=[VERSION, SETTINGS], level=Level.LOWER)
+@rule(Code.VERSION_SKEW, where=[clusters.VERSION, clusters.SETTINGS], level=Level.LOWER)
 def lower_kubelets(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower nodes of a newer minor version than their API server, or of a version that is too old for it."""
-    server = minor_version(lower[VERSION])
+    server = minor_version(lower[clusters.VERSION])
     for node in lower.of("Node"):
         kubelet_version = _kubelet_version(node)
         kubelet = minor_version(kubelet_version)
         if server and kubelet and not 0 <= server[1] - kubelet[1] <= _MINORS:
-            cause = f"runs kubelet {kubelet_version}, which its API server {lower[VERSION]} does not support"
+            cause = f"runs kubelet {kubelet_version}, which its API server {lower[clusters.VERSION]} does not support"
             step = f"upgrade the {'node' if kubelet < server else 'API server'}"
             yield lower.finding(Code.VERSION_SKEW, "Node", node["metadata"]["name"], cause, step)
 
 
-@rule(Code.CONNECTION_WEAK, where=[WEAKNESSES], level=Level.CLUSTER)
+@rule(Code.CONNECTION_WEAK, where=[clusters.WEAKNESSES], level=Level.CLUSTER)
 def weak(_snapshot: Snapshot, cluster: View) -> Findings:
     """Yield connections on which credentials can be read or the API server be impersonated."""
-    for what, step in cluster[WEAKNESSES]:
+    for what, step in cluster[clusters.WEAKNESSES]:
         yield cluster.finding(Code.CONNECTION_WEAK, "Kubeconfig", cluster.name, what, step)
 
 
 @rule(Code.CREDENTIAL_EXPIRES, level=Level.PATH)
 def credentials(snapshot: Snapshot) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
-    for one in (expiry for cluster in snapshot.clusters for expiry in cluster.get(EXPIRIES) or ()):
+    for one in (expiry for cluster in snapshot.clusters for expiry in cluster.get(clusters.EXPIRIES) or ()):
         found = partial(View(one.cluster).finding, Code.CREDENTIAL_EXPIRES, one.kind, one.name)
         if one.kind == LEGACY_TOKEN:
             step = "virtual-node lower-cluster register makes one that is renewed"
             yield found("the token never expires", step, Severity.INFO)
             continue
         left = one.ends - snapshot.now
-        warning, error = limits_of(limits(snapshot), one)
+        warning, error = limits_of(clusters.limits(snapshot), one)
         if left >= warning:
             continue
         ended = left <= timedelta()
@@ -140,16 +120,16 @@ def unread(snapshot: Snapshot) -> Findings:
         # Lists of one kind with different selectors fail for the same reason, so they are one finding.
         unread_kinds = {fact.kind: why for fact, why in cluster.unread.items() if fact.kind}
         for kind, why in sorted(unread_kinds.items()):
-            if kind in OPTIONAL:
+            if kind in clusters.OPTIONAL:
                 continue
             cause = f"could not be listed: {why}"
             step = "grant get and list; without these rights they are not checked"
             yield cluster.finding(Code.KIND_UNREAD, kind, "*", cause, step)
-        if optional := [right for kind, right in OPTIONAL.items() if kind in unread_kinds]:
+        if optional := [right for kind, right in clusters.OPTIONAL.items() if kind in unread_kinds]:
             cause = f"some checks of workloads or webhooks did not run without these rights: {', '.join(optional)}"
             step = "grant these rights to the account of this command, if you want these checks"
             yield cluster.finding(Code.RIGHT_MISSING, "Right", "*", cause, step)
-    if not snapshot.upper.get(IDENTITY) and not snapshot.upper.error:
+    if not snapshot.upper.get(clusters.IDENTITY) and not snapshot.upper.error:
         cause = "could not be read, so owned objects in lower clusters cannot be recognized"
         step = "grant get on namespace kube-system, or give --cluster-id"
         yield snapshot.upper.finding(Code.KIND_UNREAD, "Namespace", "kube-system", cause, step)
@@ -160,14 +140,14 @@ _LABEL_RELEASE = "app.kubernetes.io/version"
 _SAME = "upgrade the older one: all components must have the same version"
 
 
-@rule(Code.RELEASE_SKEW, needs=[RELEASE], level=Level.PATH)
+@rule(Code.RELEASE_SKEW, needs=[clusters.RELEASE], level=Level.PATH)
 def of_nodes(snapshot: Snapshot) -> Findings:
     """Yield virtual nodes of another release than this command, because their translation may look like drift."""
-    release = snapshot.upper[RELEASE]
+    release = snapshot.upper[clusters.RELEASE]
     for node in filter(is_virtual, snapshot.upper.of("Node")) if release else ():
         node_version, name = labels_of(node).get(names.LABEL_VERSION, ""), node["metadata"]["name"]
         # Unconfigured virtual nodes without our version label are of other software, such as virtual-kubelet.
-        if node_version != release and (node_version or name in virtual_nodes(snapshot)):
+        if node_version != release and (node_version or name in clusters.virtual_nodes(snapshot)):
             cause = (
                 f"runs {f'version {node_version}' if node_version else 'an unknown version'}; "
                 f"this command has version {release}, and may report differences between the two "
@@ -176,11 +156,11 @@ def of_nodes(snapshot: Snapshot) -> Findings:
             yield snapshot.upper.finding(Code.RELEASE_SKEW, "Node", name, cause, _SAME, transient=True)
 
 
-@rule(Code.RELEASE_SKEW, needs=[RELEASE, COMPONENTS], level=Level.PATH)
+@rule(Code.RELEASE_SKEW, needs=[clusters.RELEASE, facts.COMPONENTS], level=Level.PATH)
 def of_components(snapshot: Snapshot) -> Findings:
     """Yield namespaces whose components, by the chart's labels, run different releases."""
     found: dict[str, dict[str, set[str]]] = {}
-    for pod in snapshot.upper.of(COMPONENTS):
+    for pod in snapshot.upper.of(facts.COMPONENTS):
         labels = labels_of(pod)
         if not is_deleting(pod) and (release := labels.get(_LABEL_RELEASE)):
             component = labels.get(_LABEL_COMPONENT) or pod["metadata"]["name"]
@@ -201,19 +181,19 @@ def of_components(snapshot: Snapshot) -> Findings:
 _OLDEST = (1, 24)
 
 
-@rule(Code.VERSION_UNSUPPORTED, where=[VERSION], level=Level.CLUSTER)
+@rule(Code.VERSION_UNSUPPORTED, where=[clusters.VERSION], level=Level.CLUSTER)
 def supported(_snapshot: Snapshot, cluster: View) -> Findings:
     """Yield that a cluster has a version of Kubernetes that is too old."""
-    if (minor := minor_version(cluster[VERSION])) and minor < _OLDEST:
-        cause = f"{cluster[VERSION]} is too old"
+    if (minor := minor_version(cluster[clusters.VERSION])) and minor < _OLDEST:
+        cause = f"{cluster[clusters.VERSION]} is too old"
         step = f"Kubernetes {_OLDEST[0]}.{_OLDEST[1]} or newer is needed"
         yield cluster.sentence(Code.VERSION_UNSUPPORTED, "Cluster", cluster.name, cause, step)
 
 
-@rule(Code.ACCOUNT_RIGHT_MISSING, where=[RIGHTS], level=Level.CLUSTER)
+@rule(Code.ACCOUNT_RIGHT_MISSING, where=[facts.RIGHTS], level=Level.CLUSTER)
 def rights(_snapshot: Snapshot, cluster: View) -> Findings:
     """Yield resources to which an account lacks rights."""
-    for each in cluster[RIGHTS]:
+    for each in cluster[facts.RIGHTS]:
         if each.fix:
             cause = f"the account lacks a right to {each.resource}"
             yield cluster.sentence(Code.ACCOUNT_RIGHT_MISSING, "Right", each.resource, cause, each.fix)
@@ -222,23 +202,23 @@ def rights(_snapshot: Snapshot, cluster: View) -> Findings:
 @rule(Code.IDENTITY_UNKNOWN, level=Level.PATH)
 def identity(snapshot: Snapshot) -> Findings:
     """Yield that the identity of the upper cluster cannot be read."""
-    if why := snapshot.upper.unread.get(UID):
+    if why := snapshot.upper.unread.get(facts.UID):
         step = "grant get on namespace kube-system, or give --cluster-id"
         yield snapshot.upper.sentence(Code.IDENTITY_UNKNOWN, "Namespace", "kube-system", why, step)
 
 
-@rule(Code.SAME_CLUSTER, needs=[UID], where=[UID], level=Level.LOWER)
+@rule(Code.SAME_CLUSTER, needs=[facts.UID], where=[facts.UID], level=Level.LOWER)
 def same_cluster(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster is the upper one: its pods would be mirrored onto themselves."""
-    if lower[UID] == snapshot.upper[UID]:
+    if lower[facts.UID] == snapshot.upper[facts.UID]:
         step = "its kubeconfig leads to the upper cluster: give that of another cluster"
-        yield lower.sentence(Code.SAME_CLUSTER, "Cluster", lower.name, lower[UID], step)
+        yield lower.sentence(Code.SAME_CLUSTER, "Cluster", lower.name, lower[facts.UID], step)
 
 
-@rule(Code.NODE_NAME_TAKEN, needs=[NODE_NAMES], level=Level.PATH)
+@rule(Code.NODE_NAME_TAKEN, needs=[facts.NODE_NAMES], level=Level.PATH)
 def node_names(snapshot: Snapshot) -> Findings:
     """Yield names of virtual nodes that real nodes have."""
-    for name, why in snapshot.upper[NODE_NAMES].items():
+    for name, why in snapshot.upper[facts.NODE_NAMES].items():
         if why:
             yield snapshot.upper.sentence(Code.NODE_NAME_TAKEN, "Node", name, name, why)
 
@@ -247,28 +227,28 @@ def node_names(snapshot: Snapshot) -> Findings:
 def profiles(snapshot: Snapshot) -> Findings:
     """Yield ClusterProfiles that are not used, or that they cannot be read."""
     code, upper = Code.CLUSTER_PROFILE_REFUSED, snapshot.upper
-    if why := upper.unread.get(PROFILES):
+    if why := upper.unread.get(facts.PROFILES):
         yield upper.finding(code, "ClusterProfile", "*", "cannot be read", why)
-    for key, why in (upper.get(PROFILES) or {}).items():
+    for key, why in (upper.get(facts.PROFILES) or {}).items():
         step = "correct it; it is read again by itself"
         yield upper.finding(code, "ClusterProfile", key, f"is not used: {why}", step)
 
 
-@rule(Code.SETTINGS_DIFFER, needs=[DIFFERENCES], level=Level.PATH)
+@rule(Code.SETTINGS_DIFFER, needs=[facts.DIFFERENCES], level=Level.PATH)
 def differences(snapshot: Snapshot) -> Findings:
     """Yield settings that the multi-scheduler's own file gives differently."""
     step = "give both programs the same file, or correct the value"
-    for path, differing in snapshot.upper[DIFFERENCES].items():
+    for path, differing in snapshot.upper[facts.DIFFERENCES].items():
         for each in differing:
             cause = f"{each.field}: {each.one}, in {path}: {each.other}"
             place = next((one for one in snapshot.lowers if one.name == each.cluster), snapshot.upper)
             yield place.sentence(Code.SETTINGS_DIFFER, "Cluster", each.cluster or UPPER, cause, step)
 
 
-@rule(Code.SERVICE_RANGE_MISSING, where=[SERVICE_RANGES], level=Level.LOWER)
+@rule(Code.SERVICE_RANGE_MISSING, where=[facts.SERVICE_RANGES], level=Level.LOWER)
 def service_ranges(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster cannot give Services the addresses of the upper cluster."""
-    ranges = lower[SERVICE_RANGES]
+    ranges = lower[facts.SERVICE_RANGES]
     if missing := [each for each, fit in ranges.fits.items() if fit is False]:
         outside = ", ".join(missing[:3])
         cause = f"{', '.join(ranges.own[:3]) or 'its range'} does not contain {outside} of the upper cluster"

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterset.model.pod.conditions import is_finished
-from virtual_node.examine.clusters import (
-    DNS_SERVICES,
-    FOREIGN_SLICES,
-    SERVICE_BACKENDS,
-    limits,
-    owned,
-    virtual_nodes,
-    webhook_services,
-)
+from virtual_node.examine import clusters
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.finding import Findings
@@ -34,7 +26,7 @@ _CREATED = frozenset({"*", "pods", "pods/*", "*/*"})
 )
 def services(snapshot: Snapshot) -> Findings:
     """Yield upper Services that select pods on our virtual nodes and have no ready endpoint."""
-    served, ours = _served(snapshot.upper, objects("EndpointSlice")), virtual_nodes(snapshot)
+    served, ours = _served(snapshot.upper, objects("EndpointSlice")), clusters.virtual_nodes(snapshot)
     unserved = [
         _Selection(service, selector)
         for service in snapshot.upper.of("Service")
@@ -49,7 +41,9 @@ def services(snapshot: Snapshot) -> Findings:
         for one in by_namespace.get(pod["metadata"]["namespace"], ()):
             if one.selector.items() <= labels_of(pod).items():
                 one.pods += 1
-                one.is_old |= snapshot.age(pod["metadata"].get("creationTimestamp")) > limits(snapshot).grace
+                one.is_old |= (
+                    snapshot.age(pod["metadata"].get("creationTimestamp")) > clusters.limits(snapshot).grace
+                )
     for item in unserved:
         if item.is_old:
             cause = f"has no ready endpoint, although it selects {item.pods} pods on virtual nodes"
@@ -70,26 +64,26 @@ class _Selection:
     """Whether one of the pods is older than ``--grace``."""
 
 
-@rule(Code.ENDPOINTS_FOREIGN, where=[objects("Service"), FOREIGN_SLICES], level=Level.LOWER)
+@rule(Code.ENDPOINTS_FOREIGN, where=[objects("Service"), clusters.FOREIGN_SLICES], level=Level.LOWER)
 def foreign_slices(snapshot: Snapshot, lower: View) -> Findings:
     """Yield copied Services to which others add endpoints in the lower cluster."""
     found: dict[str, list[endpoints.Slice]] = {}
-    for each in lower.of(FOREIGN_SLICES):
+    for each in lower.of(clusters.FOREIGN_SLICES):
         labels = labels_of(each)
         service = f"{each['metadata'].get('namespace')}/{labels.get(endpoints.LABEL_SERVICE)}"
         manager = labels.get(endpoints.LABEL_MANAGED_BY, "")
         found.setdefault(service, []).append(endpoints.Slice(each["metadata"]["name"], manager))
-    for copy in owned(snapshot, lower, "Service") if found else ():
+    for copy in clusters.owned(snapshot, lower, "Service") if found else ():
         if text := endpoints.message(key(copy), found.get(key(copy), ())):
             problem, _, remedy = text.partition(". ")
             yield lower.finding(Code.ENDPOINTS_FOREIGN, "Service", key(copy), problem, remedy)
 
 
-@rule(Code.DNS_UNSERVED, where=[DNS_SERVICES, SERVICE_BACKENDS], level=Level.LOWER)
+@rule(Code.DNS_UNSERVED, where=[clusters.DNS_SERVICES, clusters.SERVICE_BACKENDS], level=Level.LOWER)
 def dns(_snapshot: Snapshot, lower: View) -> Findings:
     """Yield DNS Services of a lower cluster without a ready endpoint; pods there cannot resolve names."""
-    ready = _served(lower, SERVICE_BACKENDS)
-    for service in lower.of(DNS_SERVICES):
+    ready = _served(lower, clusters.SERVICE_BACKENDS)
+    for service in lower.of(clusters.DNS_SERVICES):
         if key(service) not in ready:
             cause = "has no ready endpoint: pods of this cluster cannot resolve names"
             step = "kubectl -n kube-system get pods -l k8s-app=kube-dns, in the lower cluster"
@@ -99,9 +93,11 @@ def dns(_snapshot: Snapshot, lower: View) -> Findings:
 @rule(Code.WEBHOOK_UNSERVED, level=Level.CLUSTER)
 def webhooks(snapshot: Snapshot, cluster: View) -> Findings:
     """Yield admission webhooks that must answer (failurePolicy Fail) and whose Service has no ready endpoint."""
-    slices = objects("EndpointSlice") if cluster is snapshot.upper else SERVICE_BACKENDS
+    slices = objects("EndpointSlice") if cluster is snapshot.upper else clusters.SERVICE_BACKENDS
     ready = _served(cluster, slices)
-    for kind, configuration, webhook, service in webhook_services(cluster) if cluster.knows(slices) else ():
+    for kind, configuration, webhook, service in (
+        clusters.webhook_services(cluster) if cluster.knows(slices) else ()
+    ):
         if webhook.get("failurePolicy") == "Ignore" or service in ready:
             continue
         rules = webhook.get("rules") or ()

@@ -10,16 +10,7 @@ from typing import Any
 
 from clusterset.model import names, namespace_map
 from controller_runtime.apimachinery import readable
-from virtual_node.examine.clusters import (
-    FOREIGN_PODS,
-    IDENTITY,
-    SETTINGS,
-    limits,
-    misplaced,
-    owned,
-    owned_heads,
-    virtual_nodes,
-)
+from virtual_node.examine import clusters
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
@@ -42,14 +33,14 @@ _NEXT_STEP = {
 }
 
 
-@rule(Code.OBJECT_LEAKED, where=[SETTINGS], level=Level.LOWER)
+@rule(Code.OBJECT_LEAKED, where=[clusters.SETTINGS], level=Level.LOWER)
 def leaked(snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower objects with our ownership label whose upper object, by UID, is gone."""
     # Rarely needed, and slow with many pods.
     shared = functools.cache(lambda: _shared_tokens(snapshot))
     read = functools.cache(lambda: _read_by_pods(snapshot, lower))
     for kind in _KINDS:
-        for one in owned_heads(snapshot, lower, kind):
+        for one in clusters.owned_heads(snapshot, lower, kind):
             if _is_new_or_deleting(snapshot, one) or not _is_marked(kind, one):
                 continue
             uid, above = _made_for(kind, one)
@@ -65,11 +56,13 @@ def leaked(snapshot: Snapshot, lower: View) -> Findings:
             yield lower.finding(Code.OBJECT_LEAKED, kind, key(one), cause, step, severity, transient=True)
 
 
-@rule(Code.OBJECT_LEAKED, needs=[objects("Namespace")], where=[SETTINGS], level=Level.LOWER)
+@rule(Code.OBJECT_LEAKED, needs=[objects("Namespace")], where=[clusters.SETTINGS], level=Level.LOWER)
 def leaked_namespaces(snapshot: Snapshot, lower: View) -> Findings:
     """Yield namespaces that we created in a lower cluster and whose upper namespace is gone."""
     above = {namespace["metadata"]["name"] for namespace in snapshot.upper.of("Namespace")}
-    for each in owned(snapshot, lower, "Namespace") if lower[SETTINGS].removes_namespaces else ():
+    for each in (
+        clusters.owned(snapshot, lower, "Namespace") if lower[clusters.SETTINGS].removes_namespaces else ()
+    ):
         upper_name = annotations_of(each).get(names.ANNOTATION_UPPER_NAMESPACE, each["metadata"]["name"])
         if upper_name not in above and not _is_new_or_deleting(snapshot, each):
             cause = f"made for upper namespace {upper_name}, which is gone"
@@ -77,15 +70,19 @@ def leaked_namespaces(snapshot: Snapshot, lower: View) -> Findings:
             yield lower.finding(Code.OBJECT_LEAKED, "Namespace", key(each), cause, step, transient=True)
 
 
-@rule(Code.NAMESPACE_NOT_ADOPTED, where=[SETTINGS, objects("Pod"), objects("Namespace")], level=Level.LOWER)
+@rule(
+    Code.NAMESPACE_NOT_ADOPTED,
+    where=[clusters.SETTINGS, objects("Pod"), objects("Namespace")],
+    level=Level.LOWER,
+)
 def not_adopted(snapshot: Snapshot, lower: View) -> Findings:
     """Yield that a lower cluster has namespaces that contain our pods, but in which no new pod starts.
 
     We neither created nor adopted these namespaces; an earlier release, or another configuration, used them.
     """
-    pods = Counter(pod["metadata"]["namespace"] for pod in owned_heads(snapshot, lower, "Pod"))
-    ours = {namespace["metadata"]["name"] for namespace in owned(snapshot, lower, "Namespace")}
-    adopt = lower[SETTINGS].adopt
+    pods = Counter(pod["metadata"]["namespace"] for pod in clusters.owned_heads(snapshot, lower, "Pod"))
+    ours = {namespace["metadata"]["name"] for namespace in clusters.owned(snapshot, lower, "Namespace")}
+    adopt = lower[clusters.SETTINGS].adopt
     if found := sorted(name for name in pods.keys() - ours if not namespace_map.adopts(name, adopt)):
         adopted = [] if isinstance(adopt, bool) else list(adopt)
         cause = (
@@ -100,12 +97,12 @@ def not_adopted(snapshot: Snapshot, lower: View) -> Findings:
         yield lower.finding(Code.NAMESPACE_NOT_ADOPTED, "Cluster", lower.name, cause, step)
 
 
-@rule(Code.OBJECT_LEAKED, needs=[objects("Node")], where=[SETTINGS], level=Level.LOWER)
+@rule(Code.OBJECT_LEAKED, needs=[objects("Node")], where=[clusters.SETTINGS], level=Level.LOWER)
 def leaked_marks(snapshot: Snapshot, lower: View) -> Findings:
     """Yield lower Services with the annotation of a virtual node that is neither registered nor configured."""
     registered = {node["metadata"]["name"] for node in snapshot.upper.of("Node")}
-    present = registered | virtual_nodes(snapshot).keys()
-    for service in owned(snapshot, lower, "Service"):
+    present = registered | clusters.virtual_nodes(snapshot).keys()
+    for service in clusters.owned(snapshot, lower, "Service"):
         for node in sorted(services.wanted_by(annotations_of(service)) - present):
             cause = f"is kept for virtual node {node}, which is gone"
             step = (
@@ -115,7 +112,7 @@ def leaked_marks(snapshot: Snapshot, lower: View) -> Findings:
             yield lower.finding(Code.OBJECT_LEAKED, "Service", key(service), cause, step, transient=True)
 
 
-@rule(Code.LOWER_POD_DOUBLED, needs=[IDENTITY], level=Level.PATH)
+@rule(Code.LOWER_POD_DOUBLED, needs=[clusters.IDENTITY], level=Level.PATH)
 def doubled(snapshot: Snapshot) -> Findings:
     """Yield each further lower pod if several were created for the same upper pod."""
     numbers = Counter(uid for _, uid, _ in _made_pods(snapshot))
@@ -134,17 +131,17 @@ def doubled(snapshot: Snapshot) -> Findings:
 def _made_pods(snapshot: Snapshot) -> Iterator[tuple[View, str, Mapping[str, Any]]]:
     """Yield lower pods that are not being deleted, with their cluster and the UID of the upper pod."""
     for lower in snapshot.lowers:
-        for pod in owned_heads(snapshot, lower, "Pod"):
+        for pod in clusters.owned_heads(snapshot, lower, "Pod"):
             if (uid := labels_of(pod).get(names.LABEL_UPPER_UID)) and not is_deleting(pod):
                 yield lower, uid, pod
 
 
-@rule(Code.OTHER_UPPER_CLUSTER, needs=[IDENTITY], level=Level.LOWER)
+@rule(Code.OTHER_UPPER_CLUSTER, needs=[clusters.IDENTITY], level=Level.LOWER)
 def of_other_upper_clusters(snapshot: Snapshot, lower: View) -> Findings:
     """Yield how many objects of a lower cluster belong to which other upper cluster."""
-    if not (identity := snapshot.upper[IDENTITY]):
+    if not (identity := snapshot.upper[clusters.IDENTITY]):
         return
-    kinds: tuple[str | Fact[Any], ...] = (*_KINDS, FOREIGN_PODS, "Namespace")
+    kinds: tuple[str | Fact[Any], ...] = (*_KINDS, clusters.FOREIGN_PODS, "Namespace")
     owners = Counter(
         owner
         for kind in kinds
@@ -158,11 +155,11 @@ def of_other_upper_clusters(snapshot: Snapshot, lower: View) -> Findings:
         yield lower.finding(Code.OTHER_UPPER_CLUSTER, "Cluster", lower.name, cause)
 
 
-@rule(Code.OBJECT_MISPLACED, needs=[IDENTITY], where=[SETTINGS], level=Level.LOWER)
+@rule(Code.OBJECT_MISPLACED, needs=[clusters.IDENTITY], where=[clusters.SETTINGS], level=Level.LOWER)
 def misplaced_objects(snapshot: Snapshot, lower: View) -> Findings:
     """Yield the namespaces of others in a lower cluster that have objects with our label."""
     found = Counter(
-        each["metadata"]["namespace"] for kind in _KINDS for each in misplaced(snapshot, lower, kind)
+        each["metadata"]["namespace"] for kind in _KINDS for each in clusters.misplaced(snapshot, lower, kind)
     )
     if found:
         cause = (
@@ -174,7 +171,7 @@ def misplaced_objects(snapshot: Snapshot, lower: View) -> Findings:
         )
         step = (
             "they are copies by users of the lower cluster, or left over from another configuration: delete them "
-            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[IDENTITY]})"
+            f"(selector {names.LABEL_UPPER_CLUSTER}={snapshot.upper[clusters.IDENTITY]})"
         )
         yield lower.finding(Code.OBJECT_MISPLACED, "Cluster", lower.name, cause, step)
 
@@ -183,14 +180,18 @@ def _read_by_pods(snapshot: Snapshot, lower: View) -> set[tuple[str, str]]:
     """Return kind and key of the ConfigMaps and Secrets that our lower pods reference."""
     return {
         (need.kind, f"{pod['metadata']['namespace']}/{need.name}")
-        for pod in owned(snapshot, lower, "Pod")
+        for pod in clusters.owned(snapshot, lower, "Pod")
         for need in dependencies.dependencies(pod)
     }
 
 
 def _shared_tokens(snapshot: Snapshot) -> set[str]:
     """Return ``TokenSecret.id`` of each token Secret that upper pods may share."""
-    nodes = {name: node.options for lower in snapshot.lowers for name, node in lower[SETTINGS].nodes.items()}
+    nodes = {
+        name: node.options
+        for lower in snapshot.lowers
+        for name, node in lower[clusters.SETTINGS].nodes.items()
+    }
     return {
         secret.id
         for pod in snapshot.upper.of("Pod")
@@ -205,7 +206,8 @@ def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
 
 def _is_new_or_deleting(snapshot: Snapshot, one: Mapping[str, Any]) -> bool:
     return (
-        is_deleting(one) or snapshot.age(one["metadata"].get("creationTimestamp")) <= limits(snapshot).grace
+        is_deleting(one)
+        or snapshot.age(one["metadata"].get("creationTimestamp")) <= clusters.limits(snapshot).grace
     )
 
 

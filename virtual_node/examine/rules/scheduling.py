@@ -12,18 +12,10 @@ from clusterset.model.pod.conditions import condition, is_true
 from controller_runtime.apimachinery import readable, timestamps
 from controller_runtime.apimachinery.readable import count, some
 from virtual_node.config import program
+from virtual_node.examine import facts
 from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.facts import (
-    BOUND,
-    DESCHEDULERS,
-    EVENTS,
-    NODES,
-    SCHEDULER_LEASE,
-    SCHEDULERS,
-    WAITING,
-)
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.leases import active_lease, lease_age
 from virtual_node.examine.objects import (
@@ -58,13 +50,13 @@ _EXTENDER = re.compile(
 )
 
 
-@rule(Code.TAINT_REPELS, needs=[NODES, WAITING], level=Level.PATH)
+@rule(Code.TAINT_REPELS, needs=[facts.NODES, facts.WAITING], level=Level.PATH)
 def taints(snapshot: Snapshot) -> Findings:
     """Yield that pods wait for virtual nodes because they do not tolerate the taints of any that they select."""
     repelled: Counter[str] = Counter()
     examples: list[str] = []
     for pod in waiting_for_virtual_nodes(snapshot):
-        candidates = [node for node in snapshot.upper[NODES] if selects(pod, node)]
+        candidates = [node for node in snapshot.upper[facts.NODES] if selects(pod, node)]
         # Without the taints that other rules report.
         missing = [
             [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
@@ -82,7 +74,7 @@ def taints(snapshot: Snapshot) -> Findings:
         yield snapshot.upper.sentence(Code.TAINT_REPELS, "Pod", examples[0], cause, step)
 
 
-@rule(Code.SCHEDULER_SILENT, needs=[WAITING], uses=[SCHEDULERS], level=Level.PATH)
+@rule(Code.SCHEDULER_SILENT, needs=[facts.WAITING], uses=[facts.SCHEDULERS], level=Level.PATH)
 def schedulers(snapshot: Snapshot) -> Findings:
     """Yield that kube-scheduler does not run, or that no scheduler has tried to place waiting pods."""
     unseen: dict[str, list[str]] = {}
@@ -93,9 +85,11 @@ def schedulers(snapshot: Snapshot) -> Findings:
         if (snapshot.now - timestamps.parse(created)).total_seconds() > _UNSEEN_SECONDS:
             name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
             unseen.setdefault(name, []).append(key(pod))
-    if quiet := _lease_trouble(snapshot.upper.get(SCHEDULERS) or (), snapshot.now):
+    if quiet := _lease_trouble(snapshot.upper.get(facts.SCHEDULERS) or (), snapshot.now):
         cause = f"kube-scheduler's Lease {quiet}"
-        yield snapshot.upper.sentence(Code.SCHEDULER_SILENT, "Lease", SCHEDULER_LEASE, cause, _FIND_SCHEDULER)
+        yield snapshot.upper.sentence(
+            Code.SCHEDULER_SILENT, "Lease", facts.SCHEDULER_LEASE, cause, _FIND_SCHEDULER
+        )
         return
     for name, keys in unseen.items():
         step = f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one"
@@ -108,7 +102,7 @@ def schedulers(snapshot: Snapshot) -> Findings:
         )
 
 
-@rule(Code.EXTENDER_UNREACHABLE, needs=[WAITING], uses=[EVENTS], level=Level.PATH)
+@rule(Code.EXTENDER_UNREACHABLE, needs=[facts.WAITING], uses=[facts.EVENTS], level=Level.PATH)
 def extender(snapshot: Snapshot) -> Findings:
     """Yield that pods wait because the scheduler cannot call the multi-scheduler."""
     for message in _scheduler_messages(snapshot):
@@ -127,7 +121,7 @@ def extender(snapshot: Snapshot) -> Findings:
         return
 
 
-@rule(Code.NODE_UNKNOWN, needs=[WAITING], uses=[EVENTS], level=Level.PATH)
+@rule(Code.NODE_UNKNOWN, needs=[facts.WAITING], uses=[facts.EVENTS], level=Level.PATH)
 def unknown_nodes(snapshot: Snapshot) -> Findings:
     """Yield that pods wait because the multi-scheduler's configuration lacks a virtual node."""
     found = [match for text in _scheduler_messages(snapshot) for match in _UNKNOWN_NODE.finditer(text)]
@@ -143,7 +137,7 @@ def unknown_nodes(snapshot: Snapshot) -> Findings:
         yield snapshot.upper.sentence(Code.NODE_UNKNOWN, "Node", unknown[0], cause, step)
 
 
-@rule(Code.NO_ROOM, needs=[NODES, WAITING, BOUND], level=Level.PATH)
+@rule(Code.NO_ROOM, needs=[facts.NODES, facts.WAITING, facts.BOUND], level=Level.PATH)
 def capacity(snapshot: Snapshot) -> Findings:
     """Yield that a waiting pod fits on no virtual node, by total or by free capacity."""
     totals = _totals(snapshot)
@@ -181,10 +175,10 @@ def room(snapshot: Snapshot) -> str:
     return _render(_largest(_free(snapshot, totals))) if totals else ""
 
 
-@rule(Code.DESCHEDULER_SILENT, needs=[DESCHEDULERS], level=Level.PATH)
+@rule(Code.DESCHEDULER_SILENT, needs=[facts.DESCHEDULERS], level=Level.PATH)
 def descheduler(snapshot: Snapshot) -> Findings:
     """Yield that the descheduler is installed and does not renew its Lease."""
-    leases = snapshot.upper[DESCHEDULERS]
+    leases = snapshot.upper[facts.DESCHEDULERS]
     if quiet := _lease_trouble(leases, snapshot.now):
         metadata = (active_lease(leases) or {})["metadata"]
         cause = f"its Lease in namespace {metadata.get('namespace')} {quiet}"
@@ -202,14 +196,14 @@ def waiting(snapshot: Snapshot) -> list[Json]:
     """Return pods that a scheduler should bind and has not bound yet."""
     return [
         pod
-        for pod in snapshot.upper.get(WAITING) or ()
+        for pod in snapshot.upper.get(facts.WAITING) or ()
         if not pod["spec"].get("schedulingGates") and not is_deleting(pod)
     ]
 
 
 def waiting_for_virtual_nodes(snapshot: Snapshot) -> list[Json]:
     """Return the waiting pods that are for virtual nodes."""
-    virtual = [node["metadata"]["name"] for node in snapshot.upper.get(NODES) or ()]
+    virtual = [node["metadata"]["name"] for node in snapshot.upper.get(facts.NODES) or ()]
     return [pod for pod in waiting(snapshot) if is_for_virtual_nodes(pod, virtual)]
 
 
@@ -218,7 +212,7 @@ def _scheduler_messages(snapshot: Snapshot) -> Iterator[str]:
     keys = {key(pod): pod for pod in waiting(snapshot)}
     for pod in keys.values():
         yield str(condition(pod.get("status"), "PodScheduled").get("message") or "")
-    for event in reversed(snapshot.upper.get(EVENTS) or ()):
+    for event in reversed(snapshot.upper.get(facts.EVENTS) or ()):
         involved = event.get("involvedObject") or {}
         name = f"{involved.get('namespace')}/{involved.get('name')}"
         if event.get("reason") == "FailedScheduling" and name in keys:
@@ -237,7 +231,7 @@ def _lease_trouble(leases: Sequence[Json], now: datetime) -> str:
 
 def _totals(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     """Return the allocatable of the Ready virtual nodes, by node name."""
-    nodes = snapshot.upper.get(NODES) or ()
+    nodes = snapshot.upper.get(facts.NODES) or ()
     return {
         node["metadata"]["name"]: allocatable(node) for node in nodes if is_true(node.get("status"), "Ready")
     }
@@ -246,7 +240,7 @@ def _totals(snapshot: Snapshot) -> dict[str, dict[str, int]]:
 def _free(snapshot: Snapshot, totals: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """Return the allocatable without the requests of bound pods."""
     bound: dict[str, list[Json]] = {name: [] for name in totals}
-    for pod in snapshot.upper.get(BOUND) or ():
+    for pod in snapshot.upper.get(facts.BOUND) or ():
         if (name := pod["spec"].get("nodeName")) in bound:
             bound[name].append(pod)
     used = {name: requested(pods) for name, pods in bound.items()}
