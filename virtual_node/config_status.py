@@ -31,6 +31,7 @@ from virtual_node.cluster.lower_cluster import COMPONENT
 from virtual_node.config import file as config_file
 from virtual_node.config.command_line import DaemonSettings
 from virtual_node.config.types import Config
+from virtual_node.examine import facts
 from virtual_node.examine.components import APPLIED, REJECTED
 from virtual_node.examine.facts import known
 from virtual_node.examine.health import Health
@@ -223,7 +224,7 @@ async def _serve(config: Config, status: ConfigStatus, stack: contextlib.AsyncEx
 
 
 def _health(status: ConfigStatus) -> Health:
-    return Health(tuple(rejected(known(datetime.now(UTC), rejected={"": status.rejected}))))
+    return Health(tuple(rejected(known(datetime.now(UTC), {facts.REJECTED: {"": status.rejected}}))))
 
 
 async def _publish(config: Config, status: ConfigStatus) -> None:

@@ -26,10 +26,10 @@ from controller_runtime.util.keyed import SharedAnswers
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import COMPONENT, LowerCluster
 from virtual_node.controllers.base.context import PodCaches
-from virtual_node.examine import components, inspections
+from virtual_node.examine import components, facts, inspections
 from virtual_node.examine.connections import plain
 from virtual_node.examine.engine import of_pod
-from virtual_node.examine.facts import API_ACCESS, NAMES, ApiAccess, ClusterState, Names, known
+from virtual_node.examine.facts import ApiAccess, ClusterState, Names, known
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import Health, health
 from virtual_node.examine.inspections import Inspection
@@ -268,7 +268,7 @@ class ProcessHealth:
         """
         if leader := self.state.leader():
             stands_by = {"installation": f"this replica stands by; {leader} works"}
-            alone = known(self.clock(), rejected=self.state.rejected)
+            alone = known(self.clock(), {facts.REJECTED: self.state.rejected})
             return Health(tuple(rejected(alone)), stands_by)
         of_pods = [*(self._of_waiting or ()), *(self._of_bound or ())]
         return health(self._snapshot(swarms), of_pods=of_pods)
@@ -293,29 +293,26 @@ class ProcessHealth:
             for name, controller in cluster.nodes.items()
             if (node := controller.node) is not None
         }
-        snapshot = known(
+        leases = (item for cluster in running.values() for item in cluster.leases.items())
+        replicas = self._replicas.store.list() if self._replicas is not None else ()
+        config = self.state.config
+        return known(
             self.clock(),
-            nodes=list(nodes.values()),
-            leases={
-                name: {"spec": lease.spec}
-                for cluster in running.values()
-                for name, lease in cluster.leases.items()
+            {
+                facts.NODES: list(nodes.values()),
+                facts.LEASES: {name: {"spec": lease.spec} for name, lease in leases},
+                facts.BOUND: None if self._of_bound is None else (),
+                facts.WAITING: None if self._of_waiting is None else (),
+                facts.COMPONENTS: [pod.to_dict() for pod in replicas],
+                facts.SWARMS: swarms,
+                facts.CLUSTERS: [self._cluster(name, running.get(name)) for name in self.state.configured],
+                facts.REJECTED: dict(self.state.rejected),
+                facts.EXPIRING: dict(self.state.expiring),
+                facts.API_ACCESS: ApiAccess(config.kubernetes_service, config.enable_serviceaccount),
             },
-            bound=None if self._of_bound is None else (),
-            waiting=None if self._of_waiting is None else (),
-            components=[]
-            if self._replicas is None
-            else [pod.to_dict() for pod in self._replicas.store.list()],
-            swarms=swarms,
-            clusters=[self._cluster(name, running.get(name)) for name in self.state.configured],
-            rejected=dict(self.state.rejected),
-            expiring=dict(self.state.expiring),
             unknown=dict(self._unknown(running)),
             lowers=[_configured(cluster) for cluster in self.state.own.clusters],
         )
-        config = self.state.config
-        snapshot.upper.put(API_ACCESS, ApiAccess(config.kubernetes_service, config.enable_serviceaccount))
-        return snapshot
 
     def _cluster(self, name: str, cluster: LowerCluster | None) -> ClusterState:
         error = self.state.failed.get(name, "")
@@ -341,10 +338,8 @@ class ProcessHealth:
 def _configured(cluster: Cluster) -> View:
     """Return what the configuration says about a lower cluster. Its DNS domain is not read here."""
     view = View(cluster.name)
-    view.put(
-        NAMES,
-        Names(cluster=cluster.name, renamed=dns.renamed(cluster.namespaces), servers=cluster.dns.servers),
-    )
+    renamed, servers = dns.renamed(cluster.namespaces), cluster.dns.servers
+    view.put(facts.NAMES, Names(cluster=cluster.name, renamed=renamed, servers=servers))
     return view
 
 

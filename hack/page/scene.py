@@ -27,6 +27,7 @@ from controller_runtime.tls.key_pairs import self_signed
 from hack.page.inspection import inspection
 from hack.page.pods import waiting_pod, workload_pods
 from virtual_node.controllers.base.context import INDEX_UID, INDEX_UPPER_UID, PodCaches
+from virtual_node.examine import facts
 from virtual_node.examine.engine import of_pod
 from virtual_node.examine.facts import ClusterState, known
 from virtual_node.examine.finding import Finding
@@ -113,25 +114,27 @@ class Scene:
         now = datetime.now(UTC)
         refused = {"": self.rejected} if self.rejected else {}
         if self.leader:
-            return Health(tuple(rejected(known(now, rejected=refused))))
+            return Health(tuple(rejected(known(now, {facts.REJECTED: refused}))))
         nodes = [node for name, cluster in self.clusters.items() for node in _nodes(name, cluster)]
         renewed = {"renewTime": timestamps.micro_time(now), "leaseDurationSeconds": 40}
         snapshot = known(
             now,
-            nodes=nodes,
-            leases={node["metadata"]["name"]: {"spec": renewed} for node in nodes},
-            bound=(),
-            waiting=(),
-            components=[],
-            swarms=self.swarms,
-            clusters=[
-                *(
-                    ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
-                    for name, one in self.clusters.items()
-                ),
-                *(ClusterState(name=name, error=why, failed=True) for name, why in self.failures.items()),
-            ],
-            rejected=refused,
+            {
+                facts.NODES: nodes,
+                facts.LEASES: {node["metadata"]["name"]: {"spec": renewed} for node in nodes},
+                facts.BOUND: (),
+                facts.WAITING: (),
+                facts.COMPONENTS: [],
+                facts.SWARMS: self.swarms,
+                facts.CLUSTERS: [
+                    *(
+                        ClusterState(name=name, reachable=one.health.reachable, error=one.health.error)
+                        for name, one in self.clusters.items()
+                    ),
+                    *(ClusterState(name=name, error=why, failed=True) for name, why in self.failures.items()),
+                ],
+                facts.REJECTED: refused,
+            },
         )
         waiting = (found for pod in self.waiting.store.list() for found in of_pod(pod.to_dict(), ()))
         return health(

@@ -27,7 +27,7 @@ from virtual_node.config import program
 from virtual_node.examine import path_reading  # noqa: F401 - registers how facts are read
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine, in_depth
-from virtual_node.examine.facts import INSTALLED, KUBELETS, known
+from virtual_node.examine.facts import BOUND, INSTALLED, KUBELETS, LEASES, NODES, WAITING, known
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import Json, cluster_of, is_virtual, last_seen
@@ -206,7 +206,7 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
     lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
     leases = None if lease is None and reader.missing else {name: lease} if lease else {}
     now = await server_clock(reader.client)
-    snapshot = known(now, nodes=[node], leases=leases, bound=(), waiting=())
+    snapshot = known(now, {NODES: [node], LEASES: leases, BOUND: (), WAITING: ()})
     snapshot.upper.put(KUBELETS, {name: await kubelet_answer(reader.client, node, bound)})
     await Source(snapshot.upper, reader).load([INSTALLED])
     add_reports(snapshot)

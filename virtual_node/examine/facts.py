@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterset.model import names
 from virtual_node.examine.objects import Json
@@ -49,35 +49,22 @@ EXPIRING = Fact[Mapping[str, str]]("expiring")
 """Why a credential or certificate needs attention soon, by lower cluster."""
 
 
+_NONE: Mapping[Fact[Any], Any] = {SWARMS: (), WORDS: {}, CLUSTERS: (), REJECTED: {}, EXPIRING: {}}
+"""Facts that are known to be empty unless a caller has others."""
+
+
 def known(
     now: datetime,
+    facts: Mapping[Fact[Any], Any],
     *,
-    nodes: Sequence[Json] | None = None,
-    leases: Mapping[str, Json] | None = None,
-    bound: Iterable[Json] | None = None,
-    waiting: Iterable[Json] | None = None,
-    components: Sequence[Json] | None = None,
-    swarms: Sequence[Json] | None = (),
-    words: Mapping[str, str] | None = None,
-    clusters: Sequence[ClusterState] = (),
-    rejected: Mapping[str, str] | None = None,
-    expiring: Mapping[str, str] | None = None,
     unknown: Mapping[str, str] | None = None,
     lowers: Sequence[View] = (),
 ) -> Snapshot:
-    """Return a snapshot of facts that the caller has; None: not known. The names are those of the facts above."""
+    """Return a snapshot of facts of the upper cluster that the caller has; None: not known."""
     snapshot = Snapshot(now, unknown=unknown or {}, lowers=lowers)
-    upper = snapshot.upper
-    upper.put_known(NODES, nodes)
-    upper.put_known(LEASES, leases)
-    upper.put_known(BOUND, bound)
-    upper.put_known(WAITING, waiting)
-    upper.put_known(COMPONENTS, components)
-    upper.put_known(SWARMS, swarms)
-    upper.put(WORDS, words or {})
-    upper.put(CLUSTERS, clusters)
-    upper.put(REJECTED, rejected or {})
-    upper.put(EXPIRING, expiring or {})
+    for fact, value in {**_NONE, **facts}.items():
+        if value is not None:
+            snapshot.upper.put(fact, value)
     return snapshot
 
 

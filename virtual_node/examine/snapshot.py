@@ -83,11 +83,6 @@ class View:
         self._known[fact] = value
         self.unread.pop(fact, None)
 
-    def put_known(self, fact: Fact[T], value: T | None) -> None:
-        """Store a fact unless it is None."""
-        if value is not None:
-            self.put(fact, value)
-
     def refuse(self, fact: Fact[Any], why: str) -> None:
         """Record that a fact could not be read."""
         self._known.pop(fact, None)

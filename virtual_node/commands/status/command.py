@@ -161,7 +161,8 @@ async def _gather(
     ]
     known = [pods for pods, _ in found if pods is not None]
     view.put(NODES, [node.to_dict() for node in nodes])
-    view.put_known(BOUND, () if len(known) == len(nodes) else None)
+    if len(known) == len(nodes):
+        view.put(BOUND, ())
     of_bound = [each for pods in known for each in pods.findings or ()]
     health = await judge(reader, Snapshot(now, upper=view), of_bound)
     health = _about(nodes, health) if options.names or options.selector else health

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller_runtime.apimachinery import timestamps
+from virtual_node.examine import facts
 from virtual_node.examine.facts import known
 from virtual_node.examine.snapshot import Snapshot
 
@@ -88,12 +89,15 @@ def waits(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
 
 
 def healthy(**more: Any) -> Snapshot:
-    """An installation with one virtual node and no fault, of which everything was seen."""
-    facts: dict[str, Any] = {
-        "nodes": [node()],
-        "leases": {"vn-a": lease()},
-        "bound": [],
-        "waiting": [],
-        "components": [],
+    """An installation with one virtual node and no fault, of which everything was seen, with other facts."""
+    usual = {
+        facts.NODES: [node()],
+        facts.LEASES: {"vn-a": lease()},
+        facts.BOUND: [],
+        facts.WAITING: [],
+        facts.COMPONENTS: [],
     }
-    return known(NOW, **{**facts, **more})
+    unknown = more.pop("unknown", None)
+    return known(
+        NOW, usual | {getattr(facts, name.upper()): fact for name, fact in more.items()}, unknown=unknown
+    )

@@ -36,6 +36,7 @@ from virtual_node.examine.codes import SWARMS as FAULTS_OF_SWARMS
 from virtual_node.examine.engine import examine
 from virtual_node.examine.facts import BOUND as BOUND_PODS
 from virtual_node.examine.facts import COMPONENTS, LEASES, Installation, known
+from virtual_node.examine.facts import NODES as NODE_LIST
 from virtual_node.examine.facts import SWARMS as SWARM_LIST
 from virtual_node.examine.facts import WAITING as WAITING_PODS
 from virtual_node.examine.health import Health, Verdict
@@ -94,7 +95,13 @@ SWARMS: dict[str, Any] = {
     "has no worker": condition("Assigned", "False"),
     "is degraded": condition("Degraded", "True"),
 }
-KINDS = ("leases", "bound", "waiting", "components")
+FACTS: dict[str, Fact[Any]] = {
+    "leases": LEASES,
+    "bound": BOUND_PODS,
+    "waiting": WAITING_PODS,
+    "components": COMPONENTS,
+}
+KINDS = tuple(FACTS)
 
 
 @dataclass(frozen=True)
@@ -224,27 +231,21 @@ class _Reader:
 
 def by_status(world: World) -> Health:
     """Return the verdict of ``virtual-node status``."""
-    facts: dict[str, Any] = {
-        "nodes": world.node_objects(),
-        "leases": world.leases(),
-        "bound": world.bound_pods(),
-        "waiting": world.waiting_pods(),
-        "components": world.components(),
-        "swarms": world.swarm_objects(),
+    readable: dict[Fact[Any], Any] = {
+        NODE_LIST: world.node_objects(),
+        LEASES: world.leases(),
+        BOUND_PODS: world.bound_pods(),
+        WAITING_PODS: world.waiting_pods(),
+        COMPONENTS: world.components(),
+        SWARM_LIST: world.swarm_objects(),
     }
-    readable: dict[str, Any] = facts | dict.fromkeys(facts.keys() & world.forbidden)
-    snapshot = known(NOW, **readable)
+    forbidden = {FACTS[kind]: None for kind in world.forbidden}
+    snapshot = known(NOW, readable | forbidden)
     return asyncio.run(status_command.judge(cast("Any", _Reader()), snapshot, ()))
 
 
 def by_doctor(world: World) -> tuple[bool, bool]:
     """Return whether ``doctor`` reports a fault, and whether it reports health: its exit code 0 and "Every link holds."."""
-    facts: dict[str, Fact[Any]] = {
-        "leases": LEASES,
-        "bound": BOUND_PODS,
-        "waiting": WAITING_PODS,
-        "components": COMPONENTS,
-    }
     snapshot = patient(
         nodes=world.node_objects(),
         kubelets={},
@@ -253,7 +254,7 @@ def by_doctor(world: World) -> tuple[bool, bool]:
         pending=world.waiting_pods(),
         installation=Installation(pods=world.components()),
         swarms=world.swarm_objects(),
-        unread={facts[kind]: "403" for kind in world.forbidden},
+        unread={FACTS[kind]: "403" for kind in world.forbidden},
     )
     links = doctor.judged(snapshot)
     assert doctor.holds(links) == (doctor.sentence(links) == "Every link holds.")
