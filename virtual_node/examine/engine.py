@@ -20,7 +20,7 @@ from virtual_node.examine.facts import BOUND, NODES, WAITING, WORDS
 from virtual_node.examine.finding import SHOWN, Finding
 from virtual_node.examine.objects import Json, cluster_of, one_line
 from virtual_node.examine.pod_view import PodView, Stage
-from virtual_node.examine.snapshot import Fact, Snapshot
+from virtual_node.examine.snapshot import Fact, Snapshot, View
 
 if TYPE_CHECKING:
     from virtual_node.examine.mirrored import Outcome
@@ -172,10 +172,10 @@ def examine(
         if any(snapshot.upper.why(fact) for fact in each.needs):
             result.by_rule[each.judge] = []
         elif each.level is Level.MIRRORED:
-            result.by_rule[each.judge] = _completed(each, snapshot, compared[each.judge])
+            result.by_rule[each.judge] = _completed(each, compared[each.judge])
         else:
-            apply = {Level.PATH: _isolated, Level.CLUSTER: _of_each, Level.LOWER: _of_each}
-            result.by_rule[each.judge] = apply.get(each.level, _applied)(each, snapshot)
+            apply = _of_each if each.level in {Level.CLUSTER, Level.LOWER} else _of_all
+            result.by_rule[each.judge] = apply(each, snapshot)
     if Level.POD in chosen and first is None:
         result.unknown |= {fact.name: why for fact in (BOUND, WAITING) if (why := snapshot.upper.why(fact))}
         result.by_rule[Level.POD] = _of_pods(snapshot, of_pods)
@@ -232,6 +232,11 @@ def _explains(found: Iterable[Finding]) -> bool:
     return any(each.code is not Code.RULE_FAILED for each in found)
 
 
+def _failed(found: Sequence[Finding]) -> bool:
+    """Report whether a rule failed instead of finding something."""
+    return bool(found) and not _explains(found)
+
+
 def _of_level(
     level: Level, *given: Any, stage: Stage = Stage.ALIVE, is_fallback: bool = False
 ) -> list[Finding]:
@@ -249,19 +254,36 @@ def _selected(rules: tuple[Rule, ...], level: Level, stage: Stage, *, is_fallbac
     ]
 
 
-def _applied(one: Rule, *given: Any) -> list[Finding]:
-    found = _tried(one, *given)
-    return [_failure(one.name, found)] if isinstance(found, Exception) else found
+def _applied(one: Rule, *given: Any, where: str = "") -> list[Finding]:
+    """Return the findings of a rule, or its failure; ``where`` is the cluster that it judges."""
+    try:
+        return list(one.judge(*given))
+    except Exception as error:  # noqa: BLE001 - objects may have any content
+        return [_failure(one.name, error, where)]
+
+
+def _of_all(one: Rule, snapshot: Snapshot) -> list[Finding]:
+    """Return a rule's findings. Lower clusters for which it fails are left out, and these failures are findings."""
+    found = _applied(one, snapshot)
+    if not _failed(found):
+        return found
+    sound: list[View] = []
+    failures: list[Finding] = []
+    for lower in snapshot.lowers:
+        alone = _applied(one, replace(snapshot, lowers=[lower]), where=lower.name)
+        if _failed(alone):
+            failures += alone
+        else:
+            sound.append(lower)
+    rest = _applied(one, replace(snapshot, lowers=sound))
+    return rest if _failed(rest) else [*failures, *rest]
 
 
 def _of_each(one: Rule, snapshot: Snapshot) -> list[Finding]:
     """Return a rule's findings about each cluster, or its failure for one."""
-    result: list[Finding] = []
-    for cluster in snapshot.clusters if one.level is Level.CLUSTER else snapshot.lowers:
-        if not any(map(cluster.why, one.where)):
-            found = _tried(one, snapshot, cluster)
-            result += [_failure(one.name, found, cluster.name)] if isinstance(found, Exception) else found
-    return result
+    clusters = snapshot.clusters if one.level is Level.CLUSTER else snapshot.lowers
+    known = (cluster for cluster in clusters if not any(map(cluster.why, one.where)))
+    return [each for cluster in known for each in _applied(one, snapshot, cluster, where=cluster.name)]
 
 
 def _unknown(one: Rule, snapshot: Snapshot) -> dict[str, str]:
@@ -270,20 +292,6 @@ def _unknown(one: Rule, snapshot: Snapshot) -> dict[str, str]:
     if one.level in WAY:
         return {fact.name: upper.unread[fact] for fact in facts if fact in upper.unread}
     return {fact.name: why for fact in facts if (why := upper.why(fact))}
-
-
-def _isolated(one: Rule, snapshot: Snapshot) -> list[Finding]:
-    """Return a rule's findings. If it fails for lower clusters, they are left out, and the failure is a finding."""
-    found = _tried(one, snapshot)
-    if not isinstance(found, Exception):
-        return found
-    alone = [(lower, _tried(one, replace(snapshot, lowers=[lower]))) for lower in snapshot.lowers]
-    sound = [lower for lower, tried in alone if not isinstance(tried, Exception)]
-    rest = _tried(one, replace(snapshot, lowers=sound))
-    if isinstance(rest, Exception):
-        return [_failure(one.name, found)]
-    where = ", ".join(lower.name for lower in snapshot.lowers if lower not in sound)
-    return [_failure(one.name, found, where), *rest]
 
 
 def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., Any], Outcome]:
@@ -295,25 +303,14 @@ def _compared(snapshot: Snapshot, rules: Sequence[Rule]) -> dict[Callable[..., A
     return outcomes([each.judge for each in rules], snapshot)
 
 
-def _completed(one: Rule, snapshot: Snapshot, outcome: Outcome) -> list[Finding]:
+def _completed(one: Rule, outcome: Outcome) -> list[Finding]:
     """Return the findings of a rule about mirrored pods, without those about clusters for which it failed."""
-    if outcome.error:
-        return [_failure(one.name, outcome.error)]
-    if not outcome.failed:
-        return outcome.findings
-    where = ", ".join(lower.name for lower in snapshot.lowers if lower.name in outcome.failed)
-    rest = [each for each in outcome.findings if each.place not in outcome.failed]
-    return [_failure(one.name, next(iter(outcome.failed.values())), where), *rest]
+    failures = [_failure(one.name, error, where) for where, error in outcome.failed.items()]
+    return failures + [each for each in outcome.findings if each.place not in outcome.failed]
 
 
-def _tried(one: Rule, *given: Any) -> list[Finding] | Exception:
-    try:
-        return list(one.judge(*given))
-    except Exception as error:  # noqa: BLE001 - objects may have any content
-        return error
-
-
-def _failure(rule: str, error: Exception, where: str = "") -> Finding:
+def _failure(rule: str, error: Exception, where: str) -> Finding:
+    """Return the finding that a rule failed; ``where`` is the cluster for which it did; empty: for all."""
     about = f" about {where}" if where else ""
     cause = f"failed, so its findings{about} are missing: {type(error).__name__}: {error}"
     return Finding(
@@ -330,7 +327,7 @@ def _of_pods(snapshot: Snapshot, known: Iterable[Finding] | None) -> list[Findin
     try:
         return _grouped(snapshot, of_all_pods(snapshot) if known is None else known)
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        return [_failure("pods", error)]
+        return [_failure("pods", error, "")]
 
 
 def _grouped(snapshot: Snapshot, findings: Iterable[Finding]) -> list[Finding]:

@@ -77,9 +77,7 @@ class Outcome:
 
     findings: list[Finding] = field(default_factory=list)
     failed: dict[str, Exception] = field(default_factory=dict)
-    """First error by lower cluster."""
-    error: Exception | None = None
-    """Why the rule failed for all clusters; None: it did not."""
+    """First error by lower cluster; that of the empty name concerns all clusters."""
 
 
 def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> dict[Callable[..., Any], Outcome]:
@@ -90,7 +88,7 @@ def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> dict[Ca
         try:
             running.append((rule(snapshot), outcome))
         except Exception as error:  # noqa: BLE001 - objects may have any content
-            outcome.error = error
+            outcome.failed[""] = error
 
     def fail(cluster: str, error: Exception) -> None:
         for _, outcome in running:
@@ -106,7 +104,7 @@ def outcomes(rules: Sequence[Callable[..., Any]], snapshot: Snapshot) -> dict[Ca
                 except Exception as error:  # noqa: BLE001 - objects may have any content
                     outcome.failed.setdefault(pod.lower.name, error)
     except Exception as error:  # noqa: BLE001 - objects may have any content
-        return {rule: Outcome(error=error) for rule in rules}
+        return {rule: Outcome(failed={"": error}) for rule in rules}
     for each, outcome in running:
         outcome.findings += each.of_all()
     return every
