@@ -30,18 +30,18 @@ from virtual_node.commands.parsers import check as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
-from virtual_node.examine import cluster_network, facts, reader
+from virtual_node.examine import cluster_network, facts, reader, rules
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import WAY, examine
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.path_reading import read_version
-from virtual_node.examine.rules import clusters  # noqa: F401 - registers its rules
 from virtual_node.examine.rules.apis import form, served_by, upper_domain
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.rights import daemon as rights
 from virtual_node.translate.pods import api_server
 
+rules.load()
 _COLUMNS = ("CLUSTER", "CHECK", "OK", "DETAIL", "NEXT")
 AGENT = "virtual-node-check"
 WARNING = "warning: "

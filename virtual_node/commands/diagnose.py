@@ -24,7 +24,8 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import KINDS, full
 from virtual_node.commands.parsers import diagnose as parser
 from virtual_node.config import program
-from virtual_node.examine import path_reading  # noqa: F401 - registers how facts are read
+from virtual_node.examine import path_reading as _readers  # noqa: F401 - registers how facts are read
+from virtual_node.examine import rules
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import Level, examine, in_depth
 from virtual_node.examine.facts import BOUND, INSTALLED, KUBELETS, LEASES, NODES, WAITING, known
@@ -41,11 +42,11 @@ from virtual_node.examine.reader import (
     refusal,
     server_clock,
 )
-from virtual_node.examine.rules import apis, details  # noqa: F401 - registers their rules
 from virtual_node.examine.rules.workloads import healthy, healthy_node, of_node, of_workload
 from virtual_node.examine.source import Source
 from virtual_node.translate.base.ownership import mirrored_as
 
+rules.load()
 AGENT = "virtual-node-diagnose"
 
 

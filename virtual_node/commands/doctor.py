@@ -22,7 +22,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
-from virtual_node.examine import facts
+from virtual_node.examine import facts, rules
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
@@ -38,6 +38,7 @@ from virtual_node.examine.rules.webhook import client_configs, end, ready_endpoi
 from virtual_node.examine.snapshot import Fact, Snapshot, View
 from virtual_node.translate.pods.summary import status_word
 
+rules.load()
 _AGENT = "virtual-node-doctor"
 _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
 _WARNING = "warning: "

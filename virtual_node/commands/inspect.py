@@ -24,16 +24,16 @@ from virtual_node.commands.common import configured, output
 from virtual_node.commands.parsers import inspect as parser
 from virtual_node.config import command_line
 from virtual_node.config.types import Config
-from virtual_node.examine import expiries, inspections, reading
+from virtual_node.examine import expiries, inspections, reading, rules
 from virtual_node.examine.clusters import VERSION, replica, virtual_nodes
 from virtual_node.examine.codes import CHECKED, Severity
 from virtual_node.examine.engine import HEALTH, WAY, Level, examine
 from virtual_node.examine.expiry import ExpiryLimits, span
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.inspections import FIXED, PERSISTING, UNKNOWN, Inspection, RecordedFinding, Row
-from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 
+rules.load()
 LEVELS = (*HEALTH, *WAY, Level.READING, Level.MIRRORED)
 """Levels of the rules that are applied."""
 FINE, FOUND, INCOMPLETE = 0, 1, 3

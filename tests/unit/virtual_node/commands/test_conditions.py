@@ -18,7 +18,6 @@ from virtual_node.examine.engine import HEALTH, RULES, WAY, Level, rule
 from virtual_node.examine.facts import API_ACCESS, NAMES, PROFILES, ApiAccess, Names, Webhook
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.health import Verdict, health
-from virtual_node.examine.rules import every  # noqa: F401 - registers all rules
 from virtual_node.examine.snapshot import Snapshot
 from virtual_node.translate.pods.api_server import MISMATCH, NOT_USABLE
 

@@ -13,11 +13,12 @@ import yaml
 from tests.thorough import size
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
 from tests.unit.virtual_node.examine.health_objects import NOW, ago, condition, lease
+from virtual_node.examine import rules
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import RULES, Level, Rule, in_depth
 from virtual_node.examine.pod_view import PodView
-from virtual_node.examine.rules import details as _rules  # noqa: F401 - registers the rules
 
+rules.load()
 CASES: list[dict[str, Any]] = yaml.load(
     Path(__file__).with_name("diagnose_corpus.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
 )

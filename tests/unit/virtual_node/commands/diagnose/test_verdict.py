@@ -11,12 +11,13 @@ from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.examine.health_objects import lease
 from virtual_node.commands.common.output import age
 from virtual_node.commands.status.rows import describe
-from virtual_node.examine import engine
+from virtual_node.examine import engine, rules
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.pod_view import PodView
 
+rules.load()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NODE: dict[str, Any] = {
     "metadata": {"name": "vn", "labels": {"type": "virtual-kubelet", "clusterID": "a"}},
