@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from prometheus_client import Counter, Gauge, Histogram
 
 from controller_runtime.apimachinery import quantity, timestamps
-from virtual_node import node_summary
 from virtual_node.examine.codes import SWARMS
 from virtual_node.examine.health import Health, Verdict
 from virtual_node.examine.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.node_summary import Lag, lag_of
 
 MIRROR_SECONDS = Histogram(
-    node_summary.MIRROR_SECONDS,
+    "virtual_node_mirror_seconds",
     "Time from a change in one cluster being seen to its being written to the other, by direction.",
     ["cluster", "direction"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),

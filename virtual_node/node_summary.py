@@ -26,8 +26,6 @@ RESOURCES = ("cpu", "memory", "pods")
 """The resources whose requests are summed."""
 MOST_FINDINGS = 10_000
 """Maximum number of findings in a summary, because tenants may create any number. The command lists the pods of larger nodes."""
-MIRROR_SECONDS = "virtual_node_mirror_seconds"
-"""Name of the histogram from which the lag is read."""
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 Lag = dict[str, dict[str, float]]

@@ -14,7 +14,7 @@ import pytest
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store, stub
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
-from virtual_node import metrics, node_summary, process_health
+from virtual_node import metrics, process_health
 from virtual_node.config.types import Config
 from virtual_node.node_summary import NodeSummary, Summaries, summarize, summary_of
 from virtual_node.process_health import ProcessSummary
@@ -168,4 +168,3 @@ def test_the_lag_is_that_of_the_metrics():
     metrics.MIRROR_SECONDS.labels("lag-test", "up").observe(0.02)
     assert metrics.lag("lag-test") == {"up": {"p50": 0.025, "p99": 0.025}}
     assert metrics.lag("lag-other") == {}
-    assert node_summary.MIRROR_SECONDS == "virtual_node_mirror_seconds"

@@ -93,7 +93,7 @@ async def _watch(
         before=nodes,
         pods_seen=Need("list", resources.PODS) not in reader.missing,
         leases_seen=_LEASES_RIGHT not in reader.missing,
-        lag_of=lambda node: rows.lag(reader, node),
+        lag_of=lambda node: rows.lag(reader, node.name),
         show=show,
     ).run()
 
@@ -156,10 +156,10 @@ async def _gather(
     leases = view.get(LEASES) or {}
     found = await rows.read(reader, nodes, leases)
     described = [
-        {**rows.row(node.to_dict(), pods, leases.get(node.name), now=now), "lag": lag}
-        for node, (pods, lag) in zip(nodes, found, strict=True)
+        {**rows.row(node.to_dict(), pods, leases.get(node.name), now=now), "lag": pods.lag if pods else None}
+        for node, pods in zip(nodes, found, strict=True)
     ]
-    known = [pods for pods, _ in found if pods is not None]
+    known = [pods for pods in found if pods is not None]
     view.put(NODES, [node.to_dict() for node in nodes])
     if len(known) == len(nodes):
         view.put(BOUND, ())

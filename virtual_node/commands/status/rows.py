@@ -8,9 +8,8 @@ API server authorizes the caller for this node alone. So other nodes with faulty
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -21,8 +20,7 @@ from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
 from controller_runtime.apimachinery import quantity, readable, timestamps
 from controller_runtime.apimachinery.decoding import decoder
-from controller_runtime.client.verbs import Verbs
-from controller_runtime.errors import ApiError, Forbidden, NotFound
+from controller_runtime.errors import ApiError, Forbidden
 from controller_runtime.objects import Object
 from virtual_node.commands.common import output
 from virtual_node.config import program
@@ -30,17 +28,7 @@ from virtual_node.examine.finding import Finding
 from virtual_node.examine.leases import lease_age
 from virtual_node.examine.objects import Json, annotations_of, labels_of
 from virtual_node.examine.reader import Need, Reader
-from virtual_node.node_summary import (
-    MIRROR_SECONDS,
-    PATH,
-    RESOURCES,
-    Lag,
-    NodeSummary,
-    Summaries,
-    lag_of,
-    summarize,
-    summary_of,
-)
+from virtual_node.node_summary import PATH, RESOURCES, Lag, NodeSummary, Summaries, summarize, summary_of
 
 COLUMNS = (
     *("NODE", "READY", "CLUSTER", "VERSION", "PODS", "TROUBLE"),
@@ -160,48 +148,6 @@ def _share(name: str, amounts: Mapping[str, str | None]) -> str:
     )
 
 
-_TIMEOUT = 3.0
-
-
-async def lag_of_node(upper: Verbs, node: Object) -> Lag | None:
-    """Return a virtual node's lag since its process started; None: not readable, or nothing was mirrored.
-
-    Raises:
-        Forbidden: the caller may not get ``nodes/proxy``.
-    """
-    cluster = node.labels.get(names.LABEL_LOWER_CLUSTER, node.name)
-    try:
-        answer = await upper.request("GET", f"/api/v1/nodes/{node.name}/proxy/metrics", timeout=_TIMEOUT)
-    except Forbidden:
-        raise
-    except ApiError:
-        return None
-    try:
-        return parse_lag(answer.decode("utf-8", "replace"), cluster) or None
-    except (ValueError, LookupError):
-        # The endpoint may belong to another program or another version, with any output.
-        return None
-
-
-def parse_lag(text: str, cluster: str) -> Lag:
-    """Return the lag of one lower cluster from the metrics of a process.
-
-    Args:
-        text: metrics in the Prometheus text format.
-        cluster: name of the lower cluster.
-    """
-    # Only needed for --watch and for processes of earlier releases.
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
-
-    wanted = "\n".join(line for line in text.splitlines() if MIRROR_SECONDS in line) + "\n"
-    return lag_of(
-        (sample.labels["direction"], float(sample.labels["le"]), sample.value)
-        for family in text_string_to_metric_families(wanted)
-        for sample in family.samples
-        if sample.name == f"{MIRROR_SECONDS}_bucket" and sample.labels.get("cluster") == cluster
-    )
-
-
 def shown_lag(lag: Mapping[str, Any] | None) -> str:
     """Return the median and p99 of the worse direction for a table, such as ``≤25ms (p99 ≤0.5s)``; ``-``: unknown."""
     if not lag:
@@ -261,6 +207,7 @@ class _Status(TypedDict, total=False):
     containerStatuses: list[_ContainerStatus] | None
 
 
+_TIMEOUT = 3.0
 """Seconds to wait for a process. The API server may wait far longer for one that has ended."""
 _REFUSED = "cannot get resource"
 """Part of the error if the API server refuses the caller; other 403 errors come from the virtual node."""
@@ -268,28 +215,10 @@ PROXY_RIGHT = Need("get", resources.NODES, subresource="proxy")
 _decode = decoder(Summaries)
 
 
-class _Failure(enum.Enum):
-    """Why a virtual node has not answered."""
-
-    REFUSED = "the caller may not ask it"
-    OLD = "its process is of an earlier release"
-    SILENT = "its process does not answer"
-
-
-@dataclass(eq=False, slots=True)
-class _Answers:
-    """What the processes have answered."""
-
-    summaries: dict[str, NodeSummary] = field(default_factory=dict)
-    """By virtual node; only with findings."""
-    failures: dict[str, _Failure] = field(default_factory=dict)
-    """By virtual node that was asked."""
-
-
 async def read(
     reader: Reader, nodes: Sequence[Object], leases: Mapping[str, Json]
-) -> list[tuple[NodeSummary | None, Lag | None]]:
-    """Return the summary of each virtual node, and its lag; None: unknown, or for the summary: the caller may not list pods.
+) -> list[NodeSummary | None]:
+    """Return the summary of each virtual node; None: the caller may neither ask its process nor list pods.
 
     Args:
         reader: of the upper cluster; missing rights are recorded in it.
@@ -305,56 +234,38 @@ async def read(
             annotations_of(leases[node.name]).get(names.ANNOTATION_REPLICA) if node.name in leases else ""
         )
         groups.setdefault(replica or f"node/{node.name}", []).append(node)
-    answers = _Answers()
-    await _ask(reader, [group[0] for group in groups.values()], answers)
-    again: list[Object] = []
-    for first, *others in groups.values():
-        failure = answers.failures.get(first.name)
-        for node in others:
-            if failure in {_Failure.OLD, _Failure.SILENT}:
-                answers.failures[node.name] = failure
-            elif node.name not in answers.summaries:
-                again.append(node)
-    await _ask(reader, again, answers)
-    left = [node for node in nodes if node.name not in answers.summaries]
-    listed = await asyncio.gather(*(_list(reader, node, answers.failures.get(node.name)) for node in left))
-    found = {node.name: pair for node, pair in zip(left, listed, strict=True)}
-    found |= {name: (summary, summary.lag) for name, summary in answers.summaries.items()}
+    found: dict[str, NodeSummary | None] = {}
+    silent = await _ask(reader, [group[0] for group in groups.values()], found)
+    others = (node for first, *more in groups.values() if first.name not in silent for node in more)
+    await _ask(reader, [node for node in others if node.name not in found], found)
+    left = [node.name for node in nodes if node.name not in found]
+    found |= zip(left, await asyncio.gather(*(_list(reader, name) for name in left)), strict=True)
     return [found[node.name] for node in nodes]
 
 
-async def _ask(reader: Reader, nodes: Sequence[Object], answers: _Answers) -> None:
-    """Ask virtual nodes for summaries, at the same time."""
-    for node, found in zip(
-        nodes, await asyncio.gather(*(_answer(reader, node) for node in nodes)), strict=True
-    ):
-        if isinstance(found, _Failure):
-            answers.failures[node.name] = found
-            continue
+async def _ask(reader: Reader, nodes: Sequence[Object], found: dict[str, NodeSummary | None]) -> set[str]:
+    """Ask virtual nodes for summaries at the same time, and add them to ``found``; return the names of silent nodes."""
+    answers = await asyncio.gather(*(_answer(reader, node.name) for node in nodes))
+    for node, answer in zip(nodes, answers, strict=True):
         # The answer for the asked node is newer, or has findings that others have not.
-        answers.summaries.update(
+        found.update(
             (name, each)
-            for name, each in found.items()
-            if each.findings is not None and (name == node.name or name not in answers.summaries)
+            for name, each in (answer or {}).items()
+            if each.findings is not None and (name == node.name or name not in found)
         )
+    return {node.name for node, answer in zip(nodes, answers, strict=True) if answer is None}
 
 
-async def _answer(reader: Reader, node: Object) -> Mapping[str, NodeSummary] | _Failure:
-    path = resources.NODES.path(name=node.name, subresource=f"proxy{PATH}")
+async def _answer(reader: Reader, node: str) -> Mapping[str, NodeSummary] | None:
+    """Return the answer of a virtual node's process, which is empty if the caller may not ask it; None: it does not answer."""
+    path = resources.NODES.path(name=node, subresource=f"proxy{PATH}")
     try:
         found = _decode(await reader.client.request("GET", path, timeout=_TIMEOUT)).nodes
-    except Forbidden as error:
-        if _REFUSED not in error.message:
-            return _Failure.SILENT
-        reader.missing[PROXY_RIGHT] = None
-        return _Failure.REFUSED
-    except NotFound:
-        return _Failure.OLD
-    except ApiError:
-        return _Failure.SILENT
-    except msgspec.DecodeError:
-        # The endpoint may belong to another program or another version.
-        return _Failure.OLD
+    except (ApiError, msgspec.DecodeError) as error:
+        if isinstance(error, Forbidden) and _REFUSED in error.message:
+            reader.missing[PROXY_RIGHT] = None
+            return {}
+        return None  # The process has ended, or is another program or of another release.
     if (name := program.name()) != program.NAME:
         for each in found.values():
             each.findings = each.findings and [_named(finding, name) for finding in each.findings]
@@ -370,21 +281,13 @@ def _named(finding: Finding, name: str) -> Finding:
     return replace(finding, next_steps=steps)
 
 
-async def _list(
-    reader: Reader, node: Object, failure: _Failure | None
-) -> tuple[NodeSummary | None, Lag | None]:
-    """Return the summary of a virtual node from a list of its pods, and its lag from its metrics."""
-    pods = await reader.fields(resources.PODS, PodFields, field_selector=f"spec.nodeName={node.name}")
-    found = None if pods is None else summarize(map(summary_of, pods))
-    # Metrics are read after the list, which could delay them beyond their short timeout.
-    return found, await lag(reader, node) if failure in {None, _Failure.OLD} else None
+async def _list(reader: Reader, node: str) -> NodeSummary | None:
+    """Return the summary of a virtual node from a list of its pods; None: the list is forbidden."""
+    pods = await reader.fields(resources.PODS, PodFields, field_selector=f"spec.nodeName={node}")
+    return None if pods is None else summarize(map(summary_of, pods))
 
 
-async def lag(reader: Reader, node: Object) -> Lag | None:
-    """Return the lag of a virtual node from its metrics; None: not readable, or nothing was mirrored."""
-    try:
-        return await lag_of_node(reader.client, node)
-    except Forbidden as error:
-        if _REFUSED in error.message:
-            reader.missing[PROXY_RIGHT] = None
-        return None
+async def lag(reader: Reader, node: str) -> Lag | None:
+    """Return the lag of a virtual node; None: unknown, or nothing was mirrored."""
+    summary = (await _answer(reader, node) or {}).get(node)
+    return None if summary is None else summary.lag
