@@ -156,7 +156,7 @@ async def _gather(
     leases = view.get(LEASES) or {}
     found = await rows.read(reader, nodes, leases)
     described = [
-        {**rows.row(node.to_dict(), pods, leases.get(node.name), now=now), "lag": pods.lag if pods else None}
+        rows.describe(node.to_dict(), pods, leases.get(node.name), now=now)
         for node, pods in zip(nodes, found, strict=True)
     ]
     known = [pods for pods in found if pods is not None]

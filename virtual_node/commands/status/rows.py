@@ -41,27 +41,16 @@ _UNKNOWN = "?"
 
 
 def describe(
-    node: Mapping[str, Any],
-    pods: Sequence[Mapping[str, Any]] | None,
-    lease: Mapping[str, Any] | None,
-    *,
-    now: datetime,
+    node: Mapping[str, Any], pods: NodeSummary | None, lease: Mapping[str, Any] | None, *, now: datetime
 ) -> dict[str, Any]:
     """Return the data of one virtual node for ``-o json``.
 
     Args:
         node: the Node.
-        pods: the pods bound to the node; None: the caller may not list them.
+        pods: summary of the pods bound to the node, and its lag; None: unknown.
         lease: the node's Lease; None: there is none, or the caller may not read it.
         now: timezone-aware current time.
     """
-    return row(node, None if pods is None else summarize(map(summary_of, pods)), lease, now=now)
-
-
-def row(
-    node: Mapping[str, Any], pods: NodeSummary | None, lease: Mapping[str, Any] | None, *, now: datetime
-) -> dict[str, Any]:
-    """Return the data of one virtual node as ``describe`` does, from a summary of its pods; None: unknown."""
     metadata, status = node["metadata"], node.get("status") or {}
     labels, spec = labels_of(node), node.get("spec") or {}
     ready = condition(node.get("status"), "Ready")
@@ -94,6 +83,7 @@ def row(
             address["address"] for address in status.get("addresses") or () if address["type"] == "InternalIP"
         ],
         "taints": [f"{taint['key']}:{taint['effect']}" for taint in spec.get("taints") or ()],
+        "lag": None if pods is None else pods.lag,
     }
 
 
@@ -101,7 +91,7 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
     """Return a row of the table.
 
     Args:
-        node: data of ``describe``, with ``lag`` added.
+        node: data of ``describe``.
         wide: whether to add the columns of ``-o wide``.
         leases_seen: whether the caller may list Leases; if so, a node without a Lease never had a heartbeat.
     """
@@ -114,7 +104,7 @@ def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> li
         _UNKNOWN if pods is None else f"{pods['running']}/{pods['total']}",
         _UNKNOWN if pods is None else str(pods["trouble"] or "-"),
         *(_share(name, resource[name]) for name in ("cpu", "memory")),
-        shown_lag(node.get("lag")),
+        shown_lag(node["lag"]),
         _heartbeat(node["heartbeatSeconds"], leases_seen=leases_seen),
         _UNKNOWN if node["ageSeconds"] is None else output.age(node["ageSeconds"]),
     ]

@@ -14,6 +14,7 @@ from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from virtual_node.commands.status import rows
 from virtual_node.examine.reader import NODE_LEASES
+from virtual_node.node_summary import Lag, summarize, summary_of
 
 _COALESCE = 0.5
 """Seconds for which changes are collected, so that a rollout prints a few lines and not one per pod."""
@@ -41,7 +42,7 @@ class StatusWatch:
     """Whether the caller may list pods."""
     leases_seen: bool
     """Whether the caller may list the nodes' Leases."""
-    lag_of: Callable[[Object], Awaitable[Any]]
+    lag_of: Callable[[Object], Awaitable[Lag | None]]
     """Returns the lag of a node."""
     show: Show
     """Called with changed nodes; a deleted node has readiness ``Gone``."""
@@ -99,7 +100,7 @@ class StatusWatch:
         bound = self._pods[node.name].store.list() if self.pods_seen else None
         described = rows.describe(
             node.to_dict(),
-            None if bound is None else [pod.to_dict() for pod in bound],
+            None if bound is None else summarize(summary_of(pod.to_dict()) for pod in bound),
             None if lease is None else lease.to_dict(),
             now=datetime.now(UTC),
         )

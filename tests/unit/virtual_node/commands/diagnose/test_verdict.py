@@ -16,6 +16,7 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import in_depth
 from virtual_node.examine.finding import Finding
 from virtual_node.examine.pod_view import PodView
+from virtual_node.node_summary import summarize, summary_of
 
 rules.load()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -256,7 +257,7 @@ def test_status_describes_a_virtual_node():
         for number, phase in enumerate(["Running", "Pending", "Succeeded"])
     ]
     lease = {"spec": {"renewTime": timestamps.rfc3339(NOW - timedelta(seconds=5))}}
-    found = describe(node, pods, lease, now=NOW)
+    found = describe(node, summarize(map(summary_of, pods)), lease, now=NOW)
     assert (found["ready"], found["cluster"], found["version"]) == ("True", "a", "v1.34.4")
     assert found["pods"] == {"total": 3, "running": 1, "trouble": 1}
     assert found["resources"]["cpu"] == {"used": "1", "allocatable": "4"}

@@ -11,11 +11,9 @@ import msgspec
 from controller_runtime.client.collection import page_decoder
 from tests.unit.virtual_node.commands.diagnose.healthy_pods import healthy_pod
 from tests.unit.virtual_node.commands.diagnose.test_diagnose_corpus import CASES, facts_of
-from tests.unit.virtual_node.commands.doctor_facts import node
-from tests.unit.virtual_node.examine.health_objects import NOW
-from virtual_node.commands.status import rows
 from virtual_node.commands.status.rows import PodFields
 from virtual_node.examine.engine import of_pod
+from virtual_node.node_summary import summarize, summary_of
 
 _REQUESTS = {
     "containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}],
@@ -36,6 +34,6 @@ def test_counts_requests_and_faults_are_those_of_complete_pods():
     pods.append({"metadata": {"namespace": "shop", "name": "sum"}, "spec": _REQUESTS, "status": None})
     read, meta = page_decoder(PodFields)(msgspec.json.encode({"metadata": {"continue": "x"}, "items": pods}))
     assert meta.continue_ == "x"
-    assert rows.describe(node(), read, None, now=NOW) == rows.describe(node(), pods, None, now=NOW)
+    assert summarize(map(summary_of, read)) == summarize(map(summary_of, pods))
     assert [of_pod(pod, ()) for pod in read] == [of_pod(pod, ()) for pod in pods]
     assert any(of_pod(pod, ()) for pod in read)
