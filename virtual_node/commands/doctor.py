@@ -29,7 +29,7 @@ from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, 
 from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.leases import active_lease
-from virtual_node.examine.objects import is_passing, key, labels_of, taint_text, taints
+from virtual_node.examine.objects import involved, is_passing, key, labels_of, taint_text, taints
 from virtual_node.examine.path_reading import BELOW, UPPER_FACTS, read_lower, read_upper
 from virtual_node.examine.reader import DESCHEDULER_LEASE
 from virtual_node.examine.rules.apis import form, is_forbidden, is_schedulable, ready_kubelets, upper_domain
@@ -189,9 +189,9 @@ def _words(snapshot: Snapshot) -> dict[str, str]:
     """
     upper, words = snapshot.upper, {}
     for event in upper.get(facts.EVENTS) or ():
-        involved = event.get("involvedObject") or {}
-        name = f"{involved.get('namespace')}/{involved.get('name')}"
-        words[name] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(": ")
+        words[involved(event)] = f"{event.get('reason') or 'Warning'}: {event.get('message') or ''}".rstrip(
+            ": "
+        )
     keys = {pod["metadata"].get("uid"): key(pod) for pod in upper.get(facts.BOUND) or ()}
     for below in (pod for lower in snapshot.lowers for pod in lower.get(BELOW) or ()):
         name = keys.get(labels_of(below).get(names.LABEL_UPPER_UID), "")

@@ -22,6 +22,7 @@ from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from virtual_node.config.file import DOMAIN
 from virtual_node.examine.facts import ServiceRanges
+from virtual_node.examine.objects import ready_endpoints
 from virtual_node.rights.name_server import COMPONENT, COREFILE, Installed
 from virtual_node.translate import services
 from virtual_node.translate.services import cluster_ip
@@ -74,10 +75,7 @@ async def name_servers(lower: Verbs) -> list[Installed]:
             namespace=service.namespace,
             label_selector=f"kubernetes.io/service-name={service.name}",
         )
-        endpoints = [
-            endpoint for piece in slices.items for endpoint in piece.to_dict().get("endpoints") or ()
-        ]
-        ready = sum((each.get("conditions") or {}).get("ready") is not False for each in endpoints)
+        ready = ready_endpoints(piece.to_dict() for piece in slices.items)
         config: dict[str, Any] = {}
         with contextlib.suppress(Forbidden):
             where = service.namespace

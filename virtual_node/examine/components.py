@@ -119,7 +119,7 @@ def _since(pod: Json) -> datetime:
     return timestamps.parse(moment) if moment else datetime.min.replace(tzinfo=UTC)
 
 
-_LABEL_COMPONENT = "app.kubernetes.io/component"
+LABEL_COMPONENT = "app.kubernetes.io/component"
 _UNLABELLED = f"none is labelled {LABEL_NAME}={INSTALLED_AS}"
 
 
@@ -172,5 +172,5 @@ def process_trouble(installation: Installation, now: datetime) -> tuple[str, str
 
 def _runs_virtual_nodes(one: Json) -> bool:
     """Report whether a pod or Deployment runs virtual nodes; false for the webhook or a `helm test`."""
-    component = labels_of(one).get(_LABEL_COMPONENT)
+    component = labels_of(one).get(LABEL_COMPONENT)
     return component in {None, INSTALLED_AS}

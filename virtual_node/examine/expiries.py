@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from clusterset.model.token_life import claims_of, token_life
 from controller_runtime.auth import kubeconfig_file
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client import dialing
-from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry
+from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry, certificate
 from virtual_node.examine.finding import UPPER
 
 _POD_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -66,9 +67,10 @@ def of_kubeconfig(cluster: str, path: str, *, context: str, in_cluster: bool) ->
     expiries: list[Expiry] = []
     material = user.material("client-certificate")
     pem = _read(material) if isinstance(material, Path) else material
-    if pem and (certificate := _certificate(pem)):
-        is_file = isinstance(material, Path)
-        expiries.append(_of_certificate(cluster, "ClientCertificate", where, certificate, renewed=is_file))
+    with contextlib.suppress(ValueError):
+        if pem:
+            client, is_file = x509.load_pem_x509_certificate(pem), isinstance(material, Path)
+            expiries.append(_of_certificate(cluster, "ClientCertificate", where, client, renewed=is_file))
     token_file = user.path("tokenFile")
     if token_file is not None:
         expiries += _token_in(cluster, token_file)
@@ -121,8 +123,8 @@ async def _served(cluster: str, name: str, config: ConnectionConfig) -> Expiry |
         der = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         connection.transport.abort()
-    certificate = _certificate(der, load=x509.load_der_x509_certificate) if der else None
-    return None if certificate is None else _of_certificate(cluster, "ServingCertificate", name, certificate)
+    found = certificate(der)
+    return None if found is None else _of_certificate(cluster, "ServingCertificate", name, found)
 
 
 def _of_certificate(
@@ -143,15 +145,6 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None  # the client that uses the file reports the error
-
-
-def _certificate(
-    data: bytes, *, load: Callable[[bytes], x509.Certificate] = x509.load_pem_x509_certificate
-) -> x509.Certificate | None:
-    try:
-        return load(data)
-    except ValueError:
-        return None
 
 
 def _moment(seconds: Any) -> datetime | None:

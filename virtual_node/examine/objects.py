@@ -62,6 +62,11 @@ def repelling(pod: Json, node: Json) -> list[Json]:
     ]
 
 
+def untolerated(pod: Json, node: Json) -> list[str]:
+    """Return the taints that keep a pod away from a Node, also when the node is healthy and not cordoned."""
+    return [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
+
+
 def is_passing(taint: Json) -> bool:
     """Return whether a taint is removed when its node is healthy and not cordoned."""
     return bool(taint["key"].startswith(LIFECYCLE)) or taint["key"] == names.TAINT_STALE_CLUSTER
@@ -108,6 +113,21 @@ def ended(status: Json) -> Json:
 def last_seen(event: Json) -> str:
     """Return the time of an Event, which two APIs store in different fields; empty: unknown."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def involved(event: Json) -> str:
+    """Return ``namespace/name`` of the object that an Event is about."""
+    about = event.get("involvedObject") or {}
+    return f"{about.get('namespace')}/{about.get('name')}"
+
+
+def ready_endpoints(slices: Iterable[Json]) -> int:
+    """Return the number of ready endpoints of EndpointSlices; a missing condition means ready, see the API reference."""
+    return sum(
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for each in slices
+        for endpoint in each.get("endpoints") or ()
+    )
 
 
 def one_line(text: str, limit: int = 300) -> str:
@@ -158,6 +178,11 @@ _AVAILABLE = re.compile(r"0/\d+ nodes are available: (?P<reasons>.*?)\.(?: |$)")
 _TAINT = re.compile(r"\d+ node\(s\) had untolerated taint(?:\(s\)|s)? \{")
 
 
+def is_labelled(pod: Json) -> bool:
+    """Report whether a pod has the label with which the webhook changes it."""
+    return labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"
+
+
 def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool:
     """Report whether a pod is for virtual nodes, by its label, node selector, affinity or toleration.
 
@@ -166,7 +191,7 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     obstacles, and one of them is the taint of virtual nodes.
     """
     spec = pod["spec"]
-    if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true":
+    if is_labelled(pod):
         return True
     if any(toleration.get("key") == names.TAINT_PROVIDER for toleration in spec.get("tolerations") or ()):
         return True

@@ -20,7 +20,7 @@ from virtual_node.examine import cluster_network, facts
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
 from virtual_node.examine.connections import Failure, failure, plain
 from virtual_node.examine.finding import UPPER
-from virtual_node.examine.objects import Json, key, last_seen
+from virtual_node.examine.objects import Json, key, last_seen, ready_endpoints
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
     NODE_LEASES,
@@ -226,12 +226,7 @@ async def _ready_endpoints(reader: Reader, service: Json) -> int:
     slices = await reader.objects(
         resources.ENDPOINT_SLICES, namespace=service["namespace"], label_selector=selector
     )
-    return sum(
-        # The API defines an unset ready condition as ready.
-        (endpoint.get("conditions") or {}).get("ready") is not False
-        for each in slices
-        for endpoint in each.get("endpoints") or ()
-    )
+    return ready_endpoints(slices)
 
 
 async def _answer(url: str, client: Json) -> facts.Probe:

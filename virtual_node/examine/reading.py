@@ -26,7 +26,15 @@ from virtual_node.examine import clusters, components, expiries, facts
 from virtual_node.examine.expiry import Expiry, ExpiryLimits
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.health import add_reports
-from virtual_node.examine.objects import WITHOUT_NODE, Json, annotations_of, is_virtual, key, labels_of
+from virtual_node.examine.objects import (
+    WITHOUT_NODE,
+    Json,
+    annotations_of,
+    is_virtual,
+    key,
+    labels_of,
+    ready_endpoints,
+)
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.path_reading import read_version
 from virtual_node.examine.reader import NODE_LEASES, bounded, explain_failure
@@ -121,31 +129,25 @@ def _json(one: Object, fact: Fact[Any]) -> bytes:
     if fact in _WHOLE:
         return one.to_json()
     whole = one.to_dict()
+    spec, status = whole.get("spec") or {}, whole.get("status") or {}
     if fact in _KEPT:
-        spec, endpoints = whole.get("spec") or {}, whole.get("endpoints") or ()
-        whole = {name: whole[name] for name in ("kind", "metadata") if name in whole}
-        whole["spec"] = {name: spec[name] for name in _KEPT[fact] if name in spec}
-        # API reference of EndpointConditions: a missing condition means ready.
-        whole["isServing"] = any(
-            (part.get("conditions") or {}).get("ready") is not False for part in endpoints
-        )
+        is_serving = ready_endpoints([whole]) > 0
+        whole = _only(whole, "kind", "metadata")
+        whole |= {"spec": _only(spec, *_KEPT[fact]), "isServing": is_serving}
     if fact is objects("Node"):
-        (whole.get("status") or {}).pop("images", None)
+        status.pop("images", None)
     if fact is clusters.FOREIGN_PODS:
-        spec, status = whole.get("spec") or {}, whole.get("status") or {}
-        whole["spec"] = {
-            name: spec[name]
-            for name in ("nodeName", "containers", "initContainers", "overhead", "resources")
-            if name in spec
-        }
+        kept = _only(spec, "nodeName", "overhead", "resources")
         for field in ("containers", "initContainers"):
-            if field in whole["spec"]:
-                whole["spec"][field] = [
-                    {name: part[name] for name in ("resources", "restartPolicy") if name in part}
-                    for part in whole["spec"][field]
-                ]
-        whole["status"] = {"phase": status.get("phase", "")}
+            if field in spec:
+                kept[field] = [_only(part, "resources", "restartPolicy") for part in spec[field]]
+        whole |= {"spec": kept, "status": {"phase": status.get("phase", "")}}
     return encode(whole)
+
+
+def _only(whole: Json, *names: str) -> dict[str, Any]:
+    """Return some fields of an object."""
+    return {name: whole[name] for name in names if name in whole}
 
 
 _OWNED_KINDS = (resources.PERSISTENT_VOLUME_CLAIMS, resources.NAMESPACES)

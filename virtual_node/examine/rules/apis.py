@@ -15,7 +15,7 @@ from virtual_node.examine.codes import Code
 from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.finding import Findings
-from virtual_node.examine.objects import Json
+from virtual_node.examine.objects import Json, involved
 from virtual_node.examine.snapshot import Snapshot, View, objects
 from virtual_node.rights.name_server import DEFAULT_DOMAIN, Installed
 from virtual_node.translate.pods import api_server
@@ -158,11 +158,9 @@ def api_of_pods(snapshot: Snapshot) -> Findings:
     for code in (Code.API_MISMATCH, Code.API_NOT_USABLE):
         events = [each for each in snapshot.upper.get(facts.EVENTS) or () if each.get("reason") == code]
         for event in events[-1:]:
-            involved = event.get("involvedObject") or {}
-            pod = f"{involved.get('namespace')}/{involved.get('name')}"
             text = str(event.get("message") or "")
             what, _, step = text.partition(". ") if code is Code.API_MISMATCH else text.rpartition(": ")
-            yield snapshot.upper.sentence(code, "Pod", pod, what or step, step if what else "")
+            yield snapshot.upper.sentence(code, "Pod", involved(event), what or step, step if what else "")
 
 
 def unserved(names: facts.Names, domain: str) -> str:

@@ -12,6 +12,7 @@ from clusterset.model.declared_features import minor_version
 from virtual_node.config import program
 from virtual_node.examine import clusters, facts
 from virtual_node.examine.codes import Code, Severity
+from virtual_node.examine.components import LABEL_COMPONENT
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import LEGACY_TOKEN, limits_of, span
 from virtual_node.examine.finding import UPPER, Findings
@@ -135,7 +136,6 @@ def unread(snapshot: Snapshot) -> Findings:
         yield snapshot.upper.finding(Code.KIND_UNREAD, "Namespace", "kube-system", cause, step)
 
 
-_LABEL_COMPONENT = "app.kubernetes.io/component"
 _LABEL_RELEASE = "app.kubernetes.io/version"
 _SAME = "upgrade the older one: all components must have the same version"
 
@@ -163,7 +163,7 @@ def of_components(snapshot: Snapshot) -> Findings:
     for pod in snapshot.upper.of(facts.COMPONENTS):
         labels = labels_of(pod)
         if not is_deleting(pod) and (release := labels.get(_LABEL_RELEASE)):
-            component = labels.get(_LABEL_COMPONENT) or pod["metadata"]["name"]
+            component = labels.get(LABEL_COMPONENT) or pod["metadata"]["name"]
             releases = found.setdefault(pod["metadata"]["namespace"], {})
             releases.setdefault(release, set()).add(component)
     for namespace, releases in sorted(found.items()):

@@ -18,7 +18,7 @@ from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.expiry import span
 from virtual_node.examine.finding import Findings
 from virtual_node.examine.mirrored import MirroredPod, MirroredRule
-from virtual_node.examine.objects import annotations_of, is_deleting, key
+from virtual_node.examine.objects import annotations_of, is_deleting, key, last_change, statuses
 from virtual_node.examine.snapshot import Snapshot, View, objects
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import status as pod_status
@@ -169,15 +169,10 @@ def _state(pod: Mapping[str, Any]) -> str:
 
 
 def _last_change(pod: Mapping[str, Any]) -> datetime:
-    """Return the last known change of a pod's status."""
-    status = pod.get("status") or {}
-    moments = [pod["metadata"].get("creationTimestamp")]
-    moments += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
-    for field in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(field) or ():
-            for state in (container.get("state") or {}).values():
-                moments += [(state or {}).get("startedAt"), (state or {}).get("finishedAt")]
-    return max(timestamps.parse(moment) for moment in moments if moment)
+    """Return the last known change of a pod's status, also of its containers."""
+    states = [each for one in statuses(pod) for each in (one.get("state") or {}).values() if each]
+    moments = [each[moment] for each in states for moment in ("startedAt", "finishedAt") if each.get(moment)]
+    return max([last_change(pod), *map(timestamps.parse, moments)])
 
 
 @rule(Code.POLICY_VIOLATED, level=Level.MIRRORED)

@@ -9,6 +9,7 @@ from clusterset.model import cluster_selector, names
 from clusterset.model.moving.silence import UNREACHABLE
 from clusterset.model.pod.conditions import condition, is_true
 from clusterset.model.pod.groups import native_group
+from controller_runtime.apimachinery.readable import some
 from virtual_node.config import program
 from virtual_node.examine import messages
 from virtual_node.examine.codes import Code
@@ -21,14 +22,15 @@ from virtual_node.examine.objects import (
     Json,
     annotations_of,
     cluster_of,
+    is_labelled,
     is_passing,
     is_virtual,
     labels_of,
     repelling,
     selects,
     silent_lower_scheduler,
-    taint_text,
     taints,
+    untolerated,
 )
 from virtual_node.examine.pod_view import PodView, Stage
 
@@ -87,7 +89,7 @@ def unscheduled(view: PodView) -> Findings:
 
 def _repelled(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> Findings:
     """Yield why no virtual node that matches the pod's selectors takes the pod; nothing if one does."""
-    missing = {name: _untolerated(view.pod, node) for node in nodes if (name := node["metadata"]["name"])}
+    missing = {name: untolerated(view.pod, node) for node in nodes if (name := node["metadata"]["name"])}
     away = [node for node in nodes if _is_away(view.pod, node)]
     open_ = [
         node
@@ -205,9 +207,9 @@ def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
         title = f"No virtual node matches all of the pod's selectors ({wanted}, node affinity)."
     elif all(offered.values()) and not _LOWER_KEYS & offered.keys():
         title = f"No virtual node has {wanted}."
-        values = "; ".join(f"{key}: {_some(found)}" for key, found in offered.items())
+        values = "; ".join(f"{key}: {some(found, limit=5)}" for key, found in offered.items())
         steps = [f"correct the pod's nodeSelector; virtual nodes have {values}", *steps]
-    elif _is_labelled(view.pod):
+    elif is_labelled(view.pod):
         title = (
             f"No virtual node has {wanted}: the webhook has not moved the selector. Was it down, or are these "
             "keys in its --ignore-selector-keys?"
@@ -222,29 +224,18 @@ def _no_match(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
     return view.finding(Code.AFFINITY, title, evidence, steps)
 
 
-def _some(values: Sequence[str], limit: int = 5) -> str:
-    """Return the first values, and the number of the others."""
-    rest = len(values) - limit
-    return ", ".join(values[:limit]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _no_toleration(view: PodView, missing: Sequence[str], evidence: Sequence[str]) -> Finding:
     if any(taint.startswith(names.TAINT_PROVIDER) for taint in missing):
         step = (
             "create the pod again: the webhook did not add the toleration, was it down? "
             + program.name("doctor")
-            if _is_labelled(view.pod)
+            if is_labelled(view.pod)
             else f"tolerate {names.TAINT_PROVIDER}, or label the pod {names.LABEL_VIRTUAL_POD}=true (the webhook does it)"
         )
     else:
         step = "add a toleration of it to the pod's template, or remove the taint from the virtual node"
     title = f"The pod does not tolerate {', '.join(missing)} of the virtual nodes."
     return view.finding(Code.TAINT, title, evidence, [step])
-
-
-def _untolerated(pod: Json, node: Json) -> list[str]:
-    """Return taints that the pod does not tolerate and that stay when the cluster recovers."""
-    return [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
 
 
 def _is_away(pod: Json, node: Json) -> bool:
@@ -265,10 +256,6 @@ def _state(node: Json) -> str:
         return f"{name}: {ready.get('reason', 'not Ready')}: {ready.get('message', '')}".rstrip(": ")
     keys = ", ".join(taint["key"] for taint in taints(node) if is_passing(taint))
     return f"{name} is tainted {keys}, although it is Ready again: the taint is removed within a minute"
-
-
-def _is_labelled(pod: Json) -> bool:
-    return labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"
 
 
 _WAITING = "WaitingForNode"

@@ -22,14 +22,13 @@ from virtual_node.examine.objects import (
     Json,
     allocatable,
     fits,
+    involved,
     is_deleting,
     is_for_virtual_nodes,
-    is_passing,
     key,
-    repelling,
     requested,
     selects,
-    taint_text,
+    untolerated,
 )
 from virtual_node.examine.snapshot import Snapshot
 
@@ -57,11 +56,7 @@ def taints(snapshot: Snapshot) -> Findings:
     examples: list[str] = []
     for pod in waiting_for_virtual_nodes(snapshot):
         candidates = [node for node in snapshot.upper[facts.NODES] if selects(pod, node)]
-        # Without the taints that other rules report.
-        missing = [
-            [taint_text(taint) for taint in repelling(pod, node) if not is_passing(taint)]
-            for node in candidates
-        ]
+        missing = [untolerated(pod, node) for node in candidates]
         if candidates and all(missing):
             repelled.update({taint for each in missing for taint in each})
             examples.append(key(pod))
@@ -213,9 +208,7 @@ def _scheduler_messages(snapshot: Snapshot) -> Iterator[str]:
     for pod in keys.values():
         yield str(condition(pod.get("status"), "PodScheduled").get("message") or "")
     for event in reversed(snapshot.upper.get(facts.EVENTS) or ()):
-        involved = event.get("involvedObject") or {}
-        name = f"{involved.get('namespace')}/{involved.get('name')}"
-        if event.get("reason") == "FailedScheduling" and name in keys:
+        if event.get("reason") == "FailedScheduling" and involved(event) in keys:
             yield str(event.get("message") or "")
 
 

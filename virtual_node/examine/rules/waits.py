@@ -13,7 +13,7 @@ from controller_runtime.objects import from_dict
 from virtual_node.examine.codes import Code
 from virtual_node.examine.engine import detail
 from virtual_node.examine.finding import Finding, Findings
-from virtual_node.examine.objects import statuses, waiting
+from virtual_node.examine.objects import last_change, statuses, waiting
 from virtual_node.examine.pod_view import PodView, Stage
 from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import waits
@@ -194,11 +194,7 @@ def differs(view: PodView) -> Findings:
         return
     lower = view.lower.get("status") or {}
     phase = lower.get("phase") or "Pending"
-    moments = [each.get("lastTransitionTime") for each in lower.get("conditions") or ()]
-    moments += [view.lower["metadata"].get("creationTimestamp")]
-    quiet = min(
-        ((view.now - timestamps.parse(item)).total_seconds() for item in moments if item), default=0.0
-    )
+    quiet = (view.now - last_change(view.lower)).total_seconds()
     if phase != upper and quiet > _DIFFERING:
         title = (
             f"The upper pod is {upper}, but its lower pod is {phase}: the virtual node does not report it."

@@ -15,7 +15,7 @@ from virtual_node.examine.connections import Failure, failure
 from virtual_node.examine.engine import Level, rule
 from virtual_node.examine.facts import PROBE_SELECTOR, WAITING, WEBHOOK, Webhook
 from virtual_node.examine.finding import Findings
-from virtual_node.examine.objects import Json, key, labels_of
+from virtual_node.examine.objects import Json, is_labelled, key, labels_of
 from virtual_node.examine.rules.scheduling import waiting
 from virtual_node.examine.snapshot import Snapshot
 
@@ -33,7 +33,7 @@ def registration(snapshot: Snapshot) -> Findings:
     webhook = snapshot.upper[WEBHOOK]
     if not webhook.configurations:
         pods = waiting(snapshot)
-        labelled = [key(pod) for pod in pods if labels_of(pod).get(names.LABEL_VIRTUAL_POD) == "true"]
+        labelled = [key(pod) for pod in pods if is_labelled(pod)]
         if labelled:
             cause = (
                 f"there is none, and {count(len(labelled), 'pod waits', 'pods wait')} with the label "
