@@ -114,13 +114,7 @@ async def run(
     patience: float = flags.TIMEOUT,
     differing: Mapping[str, Sequence[Difference]] | None = None,
 ) -> list[CheckResult]:
-    """Check the upper cluster and every lower cluster concurrently.
-
-    Args:
-        config: the clusters.
-        patience: seconds to wait for each response.
-        differing: fact ``DIFFERENCES``; None: there is none.
-    """
+    """Check the clusters concurrently, with ``patience`` seconds for each response; ``differing`` is fact ``DIFFERENCES``."""
     upper = View(UPPER)
     upper.put(facts.DIFFERENCES, differing or {})
     async with contextlib.AsyncExitStack() as stack:

@@ -349,20 +349,12 @@ class Score:
 
 
 def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Return the answers in the newest NodeScored event about a pod; empty: no agent answered, or no such event.
-
-    Args:
-        events: events about the pod, the oldest first.
-    """
+    """Return the answers in the newest of a pod's NodeScored events, the oldest first; empty: no agent answered, or no event."""
     return [score for text in decision(events).split(". Agent ")[1:] for score in _answer(text)]
 
 
 def decision(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return the message of the newest NodeScored event; empty: there is no such event.
-
-    Args:
-        events: events about the pod, the oldest first.
-    """
+    """Return the message of the newest NodeScored event in a pod's events, the oldest first; empty: there is no such event."""
     return next(
         (str(event.get("message")) for event in reversed(events) if event.get("reason") == SCORED), ""
     )

@@ -79,15 +79,7 @@ def summary(snapshot: Snapshot, rows: Sequence[Row]) -> str:
 def show(
     snapshot: Snapshot, rows: Sequence[Row], history: Inspection | None, *, form: str, headers: bool
 ) -> None:
-    """Print the findings and the summary.
-
-    Args:
-        snapshot: what was read.
-        rows: the findings to print.
-        history: the history with this run; None: without a history.
-        form: ``table``, ``json`` or ``yaml``.
-        headers: whether a table has headings.
-    """
+    """Print the findings and the summary in a form of ``-o``, with states if there is a history, which has this run."""
     conclusion = summary(snapshot, rows)
     recorded = {each.identity: each for each in history.findings} if history else {}
     if history:

@@ -186,13 +186,7 @@ def _is_ready(service_cidr: Object) -> bool:
 
 
 async def _fits(client: Client, address: str, own: Sequence[str]) -> bool | None:
-    """Return whether a cluster can give a Service this address. None: unknown.
-
-    Args:
-        client: the cluster.
-        address: an IP address.
-        own: the cluster's ranges as CIDRs; empty: dry runs decide.
-    """
+    """Return whether a cluster with these CIDRs can give a Service this address; without CIDRs dry runs decide. None: unknown."""
     if own:
         return any(ipaddress.ip_address(address) in ipaddress.ip_network(each) for each in own)
     for _ in range(_ATTEMPTS):

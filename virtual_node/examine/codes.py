@@ -28,19 +28,14 @@ class Code(enum.StrEnum):
 
     severity: Severity
     check: str
+    """Name of the check in ``inspect``; empty: it does not report the code."""
     link: str
+    """Name of the link in ``doctor``'s chain that does not hold; empty: it is not in the chain."""
 
     def __new__(
         cls, value: str, severity: Severity = Severity.WARNING, check: str = "", link: str = ""
     ) -> Self:
-        """Return a member.
-
-        Args:
-            value: the code.
-            severity: its usual severity.
-            check: name of the check in ``inspect``; empty: it does not report it.
-            link: name of the link in ``doctor``'s chain that does not hold; empty: it is not in the chain.
-        """
+        """Return a member with its usual severity."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.severity, member.check, member.link = severity, check, link

@@ -132,12 +132,7 @@ def explained(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def process_trouble(installation: Installation, now: datetime) -> tuple[str, str]:
-    """Return why no virtual node is registered or renewed, as far as this cluster shows, and the next step.
-
-    Args:
-        installation: our components.
-        now: current time by the API server's clock.
-    """
+    """Return why no virtual node is registered or renewed, as far as this cluster shows, and the next step."""
     processes = list(filter(_runs_virtual_nodes, installation.pods))
     for pod in processes:
         logs = installation.logs.get(key(pod)) or ("",)

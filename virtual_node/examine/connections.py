@@ -71,11 +71,7 @@ def plain(text: str) -> str:
 
 
 def proxy_step(text: str) -> str:
-    """Return what to do about an error of the proxy in front of a server; empty: it is no such error.
-
-    Args:
-        text: the error.
-    """
+    """Return what to do about an error of the proxy in front of a server; empty: it is no such error."""
     kind = failure(text)
     if kind is Failure.NO_AGENT:
         return (

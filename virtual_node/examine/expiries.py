@@ -26,12 +26,7 @@ _TIMEOUT = 5.0
 
 
 def of_webhooks(cluster: str, configuration: Mapping[str, Any]) -> list[Expiry]:
-    """Return the expiry of each webhook's CA; a bundle expires with its last certificate.
-
-    Args:
-        cluster: the cluster's name in the report.
-        configuration: a MutatingWebhookConfiguration or ValidatingWebhookConfiguration.
-    """
+    """Return the expiry of the CA of each webhook of a cluster's configuration; a bundle expires with its last certificate."""
     found = []
     for webhook in configuration.get("webhooks") or ():
         try:

@@ -65,12 +65,7 @@ def certificate(der: bytes | None) -> x509.Certificate | None:
 
 
 def ending(der: bytes | None, now: datetime) -> str:
-    """Return the cause of the fault of a serving certificate that expires soon or has expired; empty: no fault.
-
-    Args:
-        der: the certificate; None: unknown, which is no fault.
-        now: timezone-aware current time.
-    """
+    """Return the cause of the fault of a serving certificate that expires soon or has expired; empty: no fault, or unknown."""
     if (found := certificate(der)) is None:
         return ""
     starts, ends = found.not_valid_before_utc, found.not_valid_after_utc

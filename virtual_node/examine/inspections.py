@@ -181,11 +181,7 @@ def is_config_map(target: str) -> bool:
 
 
 async def read(target: str, upper: Verbs) -> Inspection:
-    """Return the history in a file or in a ConfigMap of the upper cluster; empty if it does not exist.
-
-    Args:
-        target: a path, or ``configmap/NAMESPACE/NAME``.
-        upper: client of the upper cluster.
+    """Return the history at a path or in ``configmap/NAMESPACE/NAME`` of the upper cluster; empty if it does not exist.
 
     Raises:
         ConfigError: it cannot be read, or is not a history.

@@ -40,12 +40,9 @@ class LeaseAge:
 
 
 def lease_age(lease: Json | None, now: datetime, *, duration: float = NODE_LEASE_SECONDS) -> LeaseAge | None:
-    """Return the age of a Lease; None: there is no Lease, or it was never renewed.
+    """Return the age of a Lease by the API server's clock; None: there is no Lease, or it was never renewed.
 
-    Args:
-        lease: the Lease.
-        now: current time by the API server's clock.
-        duration: seconds that a renewal lasts if the Lease does not say so.
+    A renewal lasts ``duration`` seconds if the Lease does not say so.
     """
     spec = (lease or {}).get("spec") or {}
     if not spec.get("renewTime"):

@@ -130,12 +130,7 @@ def missing_steps(text: str, *, namespace: str) -> list[str]:
 
 
 def next_steps(text: str, *, namespace: str) -> list[str]:
-    """Return next steps for a message of a lower cluster; empty: none is known.
-
-    Args:
-        text: message of a condition or an event.
-        namespace: the pod's namespace.
-    """
+    """Return next steps for a message of a lower cluster about a pod in a namespace; empty: none is known."""
     return _steps(_MISSING | _NODES, text, namespace)
 
 

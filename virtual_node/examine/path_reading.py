@@ -93,10 +93,7 @@ async def read_upper(
 ) -> tuple[Snapshot, facts.Probe]:
     """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
 
-    Args:
-        upper: client of the upper cluster.
-        wanted: the facts to read.
-        namespace: namespace of the dry-run pod.
+    The dry-run pod is created in ``namespace``.
     """
     view = View(UPPER)
     probe = await server_version(upper)

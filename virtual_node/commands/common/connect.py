@@ -115,15 +115,7 @@ def _explained(config: ConnectionConfig, *, path: str, context: str, in_cluster:
 def explain(
     error: ApiError, config: ConnectionConfig, *, path: str, context: str = "", in_cluster: bool = False
 ) -> Trouble:
-    """Return cause and next step of a failed request, see ``explain_failure``.
-
-    Args:
-        error: the error of the request.
-        config: connection that was used.
-        path: the connection's kubeconfig; empty: found as ``kubeconfig.load`` finds it.
-        context: context of that kubeconfig; empty: its current one.
-        in_cluster: whether the pod's service account is used if there is no kubeconfig.
-    """
+    """Return cause and next step of a request that failed on a connection, see ``explain_failure`` and ``by_file``."""
     # cryptography is only needed to explain a failure.
     from virtual_node.examine import expiries as certificate_expiries  # noqa: PLC0415
 

@@ -172,10 +172,7 @@ async def _gather(
 async def judge(reader: Reader, snapshot: Snapshot, of_bound: Sequence[Finding]) -> Health:
     """Return the health of an installation, with log lines or events that explain failing components.
 
-    Args:
-        reader: reader of the upper cluster.
-        snapshot: the facts that could be read.
-        of_bound: findings about pods on the virtual nodes, which are examined already.
+    ``of_bound`` are the findings about pods on the virtual nodes, which are examined already.
     """
     components = failing(snapshot.upper.get(COMPONENTS) or (), snapshot.now)
     words = {key(pod): (await reader.last_words(pod) or [""])[-1] for pod in components}

@@ -88,12 +88,9 @@ def describe(
 
 
 def line(node: Mapping[str, Any], *, wide: bool, leases_seen: bool = True) -> list[str]:
-    """Return a row of the table.
+    """Return a row of the table, with the columns of ``-o wide`` if ``wide``, from data of ``describe``.
 
-    Args:
-        node: data of ``describe``.
-        wide: whether to add the columns of ``-o wide``.
-        leases_seen: whether the caller may list Leases; if so, a node without a Lease never had a heartbeat.
+    If the caller may list Leases (``leases_seen``), a node without a Lease never had a heartbeat.
     """
     pods, resource = node["pods"], node["resources"]
     cells = [

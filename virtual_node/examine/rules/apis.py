@@ -83,12 +83,7 @@ def is_schedulable(node: Json) -> bool:
 
 
 def kubelet_trouble(name: str, probe: facts.Probe) -> tuple[str, str] | None:
-    """Return why the API server cannot reach a kubelet API, and the next step; None: it can, or this is unknown.
-
-    Args:
-        name: name of the virtual node.
-        probe: result of ``kubelet``.
-    """
+    """Return why the API server cannot reach a virtual node's kubelet API, and the next step; None: it can, or this is unknown."""
     if probe.ok or is_forbidden(probe) or facts.PROXY_REFUSES in probe.text:
         return None
     kind = failure(probe.text, probe.code)

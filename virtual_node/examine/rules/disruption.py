@@ -67,15 +67,7 @@ def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
 def _risks(
     upper: View, workload: Json, kind: str, budgets: Iterable[Json] | None, services: Iterable[Json]
 ) -> Findings:
-    """Yield the risks of a workload.
-
-    Args:
-        upper: the upper cluster.
-        workload: a Deployment or StatefulSet.
-        kind: its kind.
-        budgets: the PodDisruptionBudgets of its namespace; None: they could not be listed.
-        services: the Services of its namespace.
-    """
+    """Yield the risks of a workload, with budgets and Services of its namespace; None: budgets could not be listed."""
     spec, template = workload["spec"], workload["spec"]["template"]
     replicas = spec.get("replicas", 1)
     name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]

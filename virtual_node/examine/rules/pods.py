@@ -48,12 +48,7 @@ _STARTING = frozenset({"", "Pending", "ContainerCreating", "PodInitializing"})
     is_fallback=True,
 )
 def does_not_run(pod: Json, virtual_nodes: Collection[str] = ()) -> Findings:
-    """Yield why a pod does not run; nothing if it runs, has finished or is being deleted.
-
-    Args:
-        pod: an upper pod that is bound to a virtual node or to none.
-        virtual_nodes: names of the virtual nodes.
-    """
+    """Yield why an upper pod on a virtual node or on none does not run; nothing if it has finished or is being deleted."""
     if not is_deleting(pod) and not is_finished(pod.get("status")):
         found = _of_bound(pod) if pod["spec"].get("nodeName") else _of_waiting(pod, virtual_nodes)
         if found is not None:

@@ -21,13 +21,7 @@ from virtual_node.translate.pods.summary import pod_row, status_word
 
 
 def of_workload(kind: str, workload: Json, verdicts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of a workload as a whole; equal verdicts of several pods become one finding.
-
-    Args:
-        kind: ``Deployment``, ``Job`` …
-        workload: the object.
-        verdicts: findings of the workload's pods, by pod name.
-    """
+    """Return the findings of a workload as a whole, from those of its pods by name; equal verdicts become one finding."""
     result = list(_controller(kind, workload, len(verdicts)))
     same: dict[str, list[str]] = {}
     for pod, (verdict, *_) in verdicts.items():
