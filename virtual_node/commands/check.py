@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -229,7 +229,7 @@ def _open_lower(cluster: Cluster, patience: float) -> AbstractAsyncContextManage
 
 async def _read_upper(config: Config, view: View, patience: float) -> None:
     view.put(facts.DOMAIN, config.cluster_domain)
-    async with _errors_in(view), _open_upper(config, patience) as client:
+    async with connect.answering(view), _open_upper(config, patience) as client:
         await _read_cluster(client, view, rights.upper(config))
         with contextlib.suppress(Forbidden):  # the row about the right to nodes reports it
             view.put(facts.NODE_NAMES, await _node_names(config, client))
@@ -242,7 +242,7 @@ async def _read_lower(cluster: Cluster, view: View, patience: float) -> None:
         resource_claims=cluster.resource_claims.enabled,
         shared_volumes=bool(cluster.volumes.shared),
     )
-    async with _errors_in(view), _open_lower(cluster, patience) as client:
+    async with connect.answering(view), _open_lower(cluster, patience) as client:
         await _read_cluster(client, view, needed)
         await configured.read_names(cluster, client, view)
 
@@ -258,25 +258,12 @@ async def _read_ranges(config: Config, lowers: Sequence[tuple[Cluster, View]], p
                     view.put(facts.SERVICE_RANGES, await cluster_network.compare(wanted, lower))
 
 
-@contextlib.asynccontextmanager
-async def _errors_in(view: View) -> AsyncIterator[None]:
-    """Store an error of the block as the cluster's answer."""
-    try:
-        yield
-    except connect.RequestError as error:
-        server = (view.get(facts.ANSWER) or facts.Answer()).server
-        view.put(facts.ANSWER, facts.Answer(server, error=error.trouble.what, step=error.trouble.step))
-    except ConfigError as error:
-        view.put(facts.ANSWER, facts.Answer(error=str(error), step="correct the kubeconfig", usable=False))
-
-
 async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> None:
     """Read the facts of a cluster that need no configuration.
 
     Raises:
         ApiError: the cluster does not answer.
     """
-    view.put(facts.ANSWER, facts.Answer(client.config.server))
     view.put(WEAKNESSES, list(weaknesses(client.config)))
     await read_version(client, view)
     by_resource = _by_resource(needed)

@@ -12,17 +12,17 @@ import asyncio
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from clusterset.model import names
 from controller_runtime.apimachinery.readable import count, some
-from controller_runtime.auth import kubeconfig
-from controller_runtime.client.client import Client
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ConfigError
 from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
 from virtual_node.examine import facts, rules
+from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.codes import LINKS, Code, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
@@ -206,8 +206,7 @@ def _skipped(detail: str, step: str = "") -> Outcome:
 
 
 def _upper_api(snapshot: Snapshot) -> str:
-    answer = snapshot.upper[facts.ANSWER]
-    return f"{answer.server} {answer.version}"
+    return f"{snapshot.upper[facts.ANSWER].server} {snapshot.upper[VERSION]}"
 
 
 def _components(snapshot: Snapshot) -> str | Outcome:
@@ -302,7 +301,7 @@ def _lower_api(snapshot: Snapshot) -> str | Outcome:
     if not snapshot.lowers:
         return _skipped("no --client-kubeconfig given")
     return "; ".join(
-        f"{lower.name}: {lower[facts.ANSWER].version}, {sum(map(is_schedulable, lower.of('Node')))} of "
+        f"{lower.name}: {lower[VERSION]}, {sum(map(is_schedulable, lower.of('Node')))} of "
         f"{len(lower.of('Node'))} nodes schedulable"
         for lower in snapshot.lowers
     )
@@ -389,34 +388,30 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _read(options: argparse.Namespace) -> Snapshot:
-    config = await kubeconfig.load(options.kubeconfig, context=options.context)
-    timeout, files = options.request_timeout, options.client_kubeconfig
-    async with Client(config, user_agent=_AGENT, cluster=UPPER, timeout=timeout) as upper:
-        wanted = (*UPPER_FACTS, facts.DOMAIN) if files else UPPER_FACTS
-        (snapshot, probe), lowers = await asyncio.gather(
-            read_upper(upper, wanted, namespace=options.namespace),
-            asyncio.gather(*(_below(file, options) for file in files)),
-        )
-    if not probe.ok:
-        error = ApiError(probe.text, code=probe.code)
-        trouble = connect.explain(
-            error, config, path=options.kubeconfig, context=options.context, in_cluster=True
-        )
-        snapshot.upper.put(facts.ANSWER, facts.Answer(error=trouble.what, step=trouble.step))
-    snapshot.lowers = lowers
-    return snapshot
+    files, upper = options.client_kubeconfig, View(UPPER)
+    now, lowers = await asyncio.gather(
+        _read_upper(options, upper), asyncio.gather(*(_read_lower(file, options) for file in files))
+    )
+    return Snapshot(now, upper=upper, lowers=lowers)
 
 
-async def _below(file: str, options: argparse.Namespace) -> View:
+async def _read_upper(options: argparse.Namespace, view: View) -> datetime:
+    """Read the upper cluster; return the time by its clock, or by this machine's if it does not answer."""
+    wanted = (*UPPER_FACTS, facts.DOMAIN) if options.client_kubeconfig else UPPER_FACTS
+    now = datetime.now(UTC)
+    async with connect.answering(view), connect.upper(options, agent=_AGENT) as client:
+        now = await read_upper(client, view, wanted, namespace=options.namespace)
+    if not view[facts.ANSWER].usable:
+        raise ConfigError(view[facts.ANSWER].error)
+    return now
+
+
+async def _read_lower(file: str, options: argparse.Namespace) -> View:
     """Return what was read of a lower cluster; an unusable kubeconfig does not stop the other clusters."""
-    try:
-        async with connect.by_file(file, agent=_AGENT, timeout=options.request_timeout) as client:
-            return await read_lower(client, file)
-    except ConfigError as error:
-        view = View(file)
-        step = "correct that kubeconfig, or what it calls for credentials"
-        view.put(facts.ANSWER, facts.Answer(error=str(error), step=step))
-        return view
+    view, timeout = View(file), options.request_timeout
+    async with connect.answering(view), connect.by_file(file, agent=_AGENT, timeout=timeout) as client:
+        await read_lower(client, view)
+    return view
 
 
 def _print(links: Sequence[Judged], *, headers: bool) -> None:

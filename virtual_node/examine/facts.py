@@ -99,11 +99,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API server of a cluster answered, or why it cannot be used."""
+    """The address of a cluster's API server, or why it cannot be used."""
 
     server: str = ""
-    version: str = ""
-    """Git version; empty: there is an error."""
     error: str = ""
     step: str = ""
     """The next step after an error; empty: none is known."""

@@ -15,11 +15,8 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
-from virtual_node.config import program
 from virtual_node.examine import cluster_network, facts
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
-from virtual_node.examine.connections import Failure, failure, plain
-from virtual_node.examine.finding import UPPER
 from virtual_node.examine.objects import Json, key, last_seen, ready_endpoints
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
@@ -30,10 +27,9 @@ from virtual_node.examine.reader import (
     missing_rights,
     server_clock,
     server_date,
-    server_version,
 )
 from virtual_node.examine.rules.webhook import client_configs, is_ours
-from virtual_node.examine.snapshot import Fact, NotReadError, Snapshot, View, objects
+from virtual_node.examine.snapshot import Fact, NotReadError, View, objects
 from virtual_node.examine.source import Source, labelled, reads
 from virtual_node.translate.endpoints import LABEL_SERVICE
 from virtual_node.translate.objects.namespaces import upper_name
@@ -58,8 +54,6 @@ CLUSTER = "cluster"
 """Option of a source: the configuration of the lower cluster."""
 BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
-LOWER = (objects("Node"), BELOW, facts.NAMES)
-"""The facts of a lower cluster that need no configuration."""
 UPPER_FACTS = (
     *(facts.NODES, facts.LEASES, facts.BOUND, facts.WAITING, facts.COMPONENTS, facts.SWARMS),
     *(
@@ -76,58 +70,52 @@ UPPER_FACTS = (
 
 
 async def read_version(client: Verbs, cluster: View) -> None:
-    """Store a cluster's version and clock skew; called before all other reads.
+    """Store a cluster's address, version and clock skew; called before all other reads.
 
     Raises:
         ApiError: the cluster does not answer.
     """
-    version = await client.version(timeout=client.timeout)
-    cluster.put(VERSION, str(version.get("gitVersion") or ""))
+    await _read_answer(client, cluster)
     moment = await server_date(client)
     if moment is not None:
         cluster.put(CLOCK_SKEW, (moment - datetime.now(UTC)).total_seconds())
 
 
-async def read_upper(
-    upper: Client, wanted: Iterable[Fact[Any]], *, namespace: str
-) -> tuple[Snapshot, facts.Probe]:
-    """Return what was read of the upper cluster, and the result of the first request; a failed one ends the reading.
+async def _read_answer(client: Verbs, cluster: View) -> None:
+    cluster.put(facts.ANSWER, facts.Answer(client.config.server))
+    version = await client.version(timeout=client.timeout)
+    cluster.put(VERSION, str(version.get("gitVersion") or ""))
 
-    The dry-run pod is created in ``namespace``.
+
+async def read_upper(upper: Client, view: View, wanted: Iterable[Fact[Any]], *, namespace: str) -> datetime:
+    """Read facts of the upper cluster, with a dry-run pod in ``namespace``; return the time by its clock.
+
+    Raises:
+        ApiError: the cluster does not answer; other errors are in the view.
     """
-    view = View(UPPER)
-    probe = await server_version(upper)
-    if not probe.ok:
-        return Snapshot(datetime.now(UTC), upper=view), probe
-    view.put(facts.ANSWER, facts.Answer(upper.config.server, probe.text))
+    await _read_answer(upper, view)
     source = Source(view, Reader(upper), **{NAMESPACE: namespace})
     now, _ = await asyncio.gather(server_clock(upper), source.load(wanted))
-    return Snapshot(now, upper=view), probe
+    return now
 
 
-async def read_lower(lower: Client, file: str) -> View:
-    """Return what was read of the lower cluster of a kubeconfig ``file``; its name is the file."""
-    view = View(file)
-    probe = await server_version(lower)
-    if probe.ok:
-        await Source(view, Reader(lower)).load(LOWER)
-        # The names are only evidence for a remark.
-        why = view.unread.get(objects("Node")) or view.unread.get(BELOW)
-        probe = facts.Probe(0, why) if why else probe
-    view.put(facts.ANSWER, answer(probe))
-    return view
+async def read_lower(lower: Client, view: View) -> None:
+    """Read the facts of a lower cluster that need no configuration.
 
-
-def answer(probe: facts.Probe) -> facts.Answer:
-    """Return the answer of a lower cluster, with the next step after an error."""
-    if probe.ok:
-        return facts.Answer(version=probe.text)
-    steps = {
-        Failure.UNAUTHENTICATED: f"renew its credentials: {program.name('lower-cluster')} register",
-        Failure.UNTRUSTED: "give the kubeconfig the CA of that API server",
-    }
-    otherwise = "is that API server up, and reachable from here and from the virtual node?"
-    return facts.Answer(error=plain(probe.text), step=steps.get(failure(probe.text, probe.code), otherwise))
+    Raises:
+        ApiError: the cluster does not answer, or the caller may not list its nodes and pods.
+    """
+    await _read_answer(lower, view)
+    reader = Reader(lower)
+    pending = reader.objects(
+        resources.PODS, label_selector=names.LABEL_UPPER_UID, field_selector="status.phase=Pending"
+    )
+    # The names are only evidence for a remark, so an error there is recorded.
+    nodes, below, _ = await asyncio.gather(
+        reader.objects(resources.NODES), pending, Source(view, reader).load([facts.NAMES])
+    )
+    view.put(objects("Node"), nodes)
+    view.put(BELOW, below)
 
 
 @reads(facts.INSTALLED)
@@ -268,20 +256,6 @@ def webhook_test_pod() -> dict[str, Any]:
             ],
         },
     }
-
-
-@reads(objects("Node"))
-async def _lower_nodes(source: Source) -> Sequence[Json]:
-    return await source.reader.objects(resources.NODES)
-
-
-@reads(BELOW)
-async def _below(source: Source) -> Sequence[Json]:
-    return await source.reader.objects(
-        resources.PODS,
-        label_selector=names.LABEL_UPPER_UID,
-        field_selector="status.phase=Pending",
-    )
 
 
 @reads(facts.NAMES)

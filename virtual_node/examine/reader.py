@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-import msgspec
-
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_true
 from controller_runtime import resources
@@ -34,17 +32,6 @@ from virtual_node.examine.objects import Json, ended, last_seen, statuses
 
 _LOG_LINES = 5
 _decode_object = decoder(dict[str, Any])
-
-
-async def server_version(client: Verbs) -> Probe:
-    """Return the result of requesting ``/version``, with the version or the error as its text."""
-    try:
-        answer = _decode_object(await client.request("GET", "/version"))
-        return Probe(200, str(answer.get("gitVersion", "?")))
-    except msgspec.DecodeError as error:
-        return Probe(0, f"{client.config.server}: /version is no JSON: {error}")
-    except ApiError as error:
-        return Probe(error.code, error.message)
 
 
 async def server_clock(client: Verbs) -> datetime:

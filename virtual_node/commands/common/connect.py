@@ -14,8 +14,10 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
 from virtual_node.commands.common.flags import TIMEOUT
+from virtual_node.examine.facts import ANSWER, Answer
 from virtual_node.examine.finding import UPPER
 from virtual_node.examine.reader import Trouble, explain_failure
+from virtual_node.examine.snapshot import View
 
 if TYPE_CHECKING:
     from controller_runtime.client.client import Client
@@ -47,6 +49,19 @@ class RequestError(ConfigError):
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(str(trouble))
         self.trouble = trouble
+
+
+@contextlib.asynccontextmanager
+async def answering(view: View) -> AsyncIterator[None]:
+    """Store an error of the block, which opens a client of the cluster and reads it, as the cluster's answer."""
+    try:
+        yield
+    except RequestError as error:
+        server = (view.get(ANSWER) or Answer()).server
+        view.put(ANSWER, Answer(server, error.trouble.what, error.trouble.step))
+    except ConfigError as error:
+        step = "correct the kubeconfig, or what it calls for credentials"
+        view.put(ANSWER, Answer(error=str(error), step=step, usable=False))
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ from controller_runtime.tls.key_pairs import make_ca
 from tests.unit.virtual_node.examine import health_objects
 from tests.unit.virtual_node.examine.health_objects import NOW, lease
 from virtual_node.commands.doctor import Judged, judged
+from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.facts import (
     ANSWER,
     BOUND,
@@ -146,7 +147,8 @@ def healthy(
     if trouble:
         upper.put(ANSWER, Answer(error=trouble[0], step=trouble[1]))
         return snapshot
-    upper.put(ANSWER, Answer("https://upper:6443", "v1.34.1"))
+    upper.put(ANSWER, Answer("https://upper:6443"))
+    upper.put(VERSION, "v1.34.1")
     upper.put(DENIED, denied)
     upper.put(NODES, [node()] if nodes is None else [one for one in nodes if is_virtual(one)])
     upper.put(LEASES, {"vn": lease()} if leases is None else leases)
@@ -200,8 +202,9 @@ def lower_cluster(
 ) -> View:
     """Return a healthy lower cluster; ``names`` are attributes of ``path.Names``."""
     view = View("a.yaml")
-    view.put(ANSWER, answer or Answer(version="v1.34.1"))
+    view.put(ANSWER, answer or Answer())
     if answer is None:
+        view.put(VERSION, "v1.34.1")
         view.put(objects("Node"), [node(virtual=False, taints=())] if nodes is None else nodes)
         view.put(BELOW, pods)
         view.put(NAMES, Names(**names))

@@ -40,7 +40,6 @@ from virtual_node.examine.facts import (
     Probe,
     Webhook,
 )
-from virtual_node.examine.path_reading import answer
 from virtual_node.examine.snapshot import Fact, Snapshot
 from virtual_node.rights.name_server import Installed
 from virtual_node.translate.pods.api_server import NOT_USABLE
@@ -200,12 +199,10 @@ BROKEN: list[tuple[Snapshot, str, str, str]] = [
         healthy(leases={"vn": {**lease(), "metadata": {"annotations": {"virtual-node.io/faults": EXPIRY}}}}),
         "lowerCertificates", "Cluster a: expires in 3 days", "renew the certificate",
     ),
-    (healthy(lower=[lower_cluster(answer=answer(Probe(0, "connection refused")))]), "lowerApi", "a.yaml: nothing listens there", "up"),
     (
         healthy(lower=[lower_cluster(answer=Answer(error="kubeconfig a.yaml: no such file", step="correct that kubeconfig"))]),
         "lowerApi", "kubeconfig a.yaml: no such file", "correct that kubeconfig",
     ),
-    (healthy(lower=[lower_cluster(answer=answer(Probe(401, "no")))]), "lowerApi", "a.yaml: no", "register"),
     (
         healthy(lower=[lower_cluster(installed=[Installed("virtual-node/dns", "10.0.0.53", 0)])]),
         "names", "a.yaml: name server virtual-node/dns has no ready pod", "--namespace virtual-node get pods",

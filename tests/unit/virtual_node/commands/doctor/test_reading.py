@@ -11,13 +11,13 @@ from aiohttp import web
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from controller_runtime.errors import ConfigError
+from controller_runtime.errors import ApiError, ConfigError
 from tests.unit.controller_runtime.loopback import Server, failure, reply, serve
 from tests.unit.virtual_node.commands.doctor_facts import configuration, node, pod
 from tests.unit.virtual_node.examine.health_objects import NOW
+from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.components import process_trouble
 from virtual_node.examine.facts import (
-    ANSWER,
     BOUND,
     DENIED,
     DESCHEDULERS,
@@ -31,9 +31,10 @@ from virtual_node.examine.facts import (
     Probe,
 )
 from virtual_node.examine.facts import EVENTS as POD_EVENTS
+from virtual_node.examine.finding import UPPER
 from virtual_node.examine.leases import active_lease
 from virtual_node.examine.path_reading import UPPER_FACTS, read_lower, read_upper, webhook_test_pod
-from virtual_node.examine.snapshot import Snapshot
+from virtual_node.examine.snapshot import Snapshot, View
 
 CORE = "/api/v1"
 ALL_LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -95,14 +96,20 @@ async def _look(**answers: Answer) -> tuple[Snapshot, Server]:
         return answer(request) if answer else failure(404, "NotFound", "no such thing")
 
     async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
-        return (await read_upper(client, UPPER_FACTS, namespace="shop"))[0], server
+        return await _read(client), server
+
+
+async def _read(client: Client) -> Snapshot:
+    view = View(UPPER)
+    now = await read_upper(client, view, UPPER_FACTS, namespace="shop")
+    return Snapshot(now, upper=view)
 
 
 async def test_everything_is_read_once():
     """Nodes, leases, pods, events and Leases, by the server's clock; pods of virtual nodes are counted."""
     facts, server = await _look()
     assert facts.now == datetime(2026, 1, 1, tzinfo=UTC)
-    assert (facts.upper[ANSWER].version, facts.upper[DENIED], facts.upper.unread) == ("v1.34.1", [], {})
+    assert (facts.upper[VERSION], facts.upper[DENIED], facts.upper.unread) == ("v1.34.1", [], {})
     assert len(facts.upper[NODES]) == 1
     assert facts.upper[LEASES].keys() == {"vn"}
     assert [one["metadata"]["name"] for one in facts.upper[BOUND]] == ["web"]
@@ -138,8 +145,12 @@ async def test_a_forbidden_list_costs_one_fact():
 
 
 async def test_refused_credentials_end_the_reading():
-    facts, server = await _look(**{"/version": lambda _request: failure(401, "Unauthorized", "Unauthorized")})
-    assert facts.upper.get(ANSWER) is None
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return failure(401, "Unauthorized", "Unauthorized")
+
+    async with serve(refuse) as server, Client(ConnectionConfig(server.url)) as client:
+        with pytest.raises(ApiError, match="Unauthorized"):
+            await _read(client)
     assert {asked.path for asked in server.asked} == {"/version"}
 
 
@@ -156,11 +167,9 @@ async def test_a_failing_credential_plugin_is_one_plain_error(monkeypatch: pytes
 
 async def test_an_unreachable_apiserver_is_an_error_with_its_address():
     async with Client(ConnectionConfig("http://127.0.0.1:1")) as client:
-        _, probe = await read_upper(client, UPPER_FACTS, namespace="shop")
-        below = await read_lower(client, "a.yaml")
-    assert probe.code == 0
-    assert "127.0.0.1:1" in probe.text
-    assert "127.0.0.1:1" in below[ANSWER].error
+        for reading in (_read(client), read_lower(client, View("a.yaml"))):
+            with pytest.raises(ApiError, match=r"127\.0\.0\.1:1"):
+                await reading
 
 
 @pytest.mark.parametrize(
@@ -338,12 +347,14 @@ async def test_a_lower_clusters_nodes_and_pending_pods_are_read():
         return ANSWERS["/version"](request) if request.path == "/version" else failure(403, "Forbidden")
 
     async with serve(script) as server, Client(ConnectionConfig(server.url)) as client:
-        lower = await read_lower(client, "a.yaml")
-    assert (lower.name, lower[ANSWER].error, len(lower.of("Node"))) == ("a.yaml", "", 1)
+        lower = View("a.yaml")
+        await read_lower(client, lower)
+    assert (lower[VERSION], len(lower.of("Node"))) == ("v1.34.1", 1)
     assert found == ["virtual-node.io/upper-uid"]
     assert (lower[NAMES].domain, lower[NAMES].renamed) == ("app.pre", "namespace shop is up-shop there")
     async with serve(forbidden) as server, Client(ConnectionConfig(server.url)) as client:
-        assert "403" in (await read_lower(client, "a.yaml"))[ANSWER].error
+        with pytest.raises(ApiError, match="403"):
+            await read_lower(client, View("b.yaml"))
 
 
 async def test_a_held_lease_of_the_descheduler_hides_a_released_one():
