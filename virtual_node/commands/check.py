@@ -20,7 +20,6 @@ from clusterset.config import Cluster, ClusterSet
 from clusterset.reading import ConfigFile
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count
-from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client, weaknesses
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
@@ -328,9 +327,7 @@ async def _read_profiles(
     if config.cluster_profiles is None:
         return
     try:
-        loaded = await kubeconfig.load(config.kubeconfig, server=config.server)
-        client = Client(loaded, cluster="upper", user_agent=AGENT, timeout=patience)
-        upper = await stack.enter_async_context(client)
+        upper = await stack.enter_async_context(_open_upper(config, patience))
         refused = await stack.enter_async_context(profile_clusters.added(config, upper))
         view.put(facts.PROFILES, refused)
     except ConfigError as error:
@@ -345,24 +342,16 @@ def _print(findings: Sequence[CheckResult], *, headers: bool, is_quiet: bool) ->
         rows = [(each, "ok" if each.ok else "no") for each in (*wrong, *warnings)]
         output.brief([(f"{row.cluster}: {row.check}", state, row.detail, row.fix) for row, state in rows])
     else:
-        output.report(
-            _COLUMNS,
-            [
-                (each.cluster, each.check, "ok" if each.ok else "no", each.detail, each.fix)
-                for each in findings
-            ],
-            # A narrow terminal shows only failures and warnings; passed checks are counted in the conclusion.
-            [
-                output.Entry(
-                    output.DOUBTFUL if item.ok else output.BAD,
-                    f"{item.cluster}: {item.check}",
-                    [item.detail],
-                    [item.fix],
-                )
-                for item in (*wrong, *warnings)
-            ],
-            headers=headers,
-        )
+        # A narrow terminal shows only failures and warnings; passed checks are counted in the conclusion.
+        lines = [
+            output.Line(
+                output.BAD if not each.ok else output.DOUBTFUL if each in warnings else "",
+                f"{each.cluster}: {each.check}",
+                (each.cluster, each.check, "ok" if each.ok else "no", each.detail, each.fix),
+            )
+            for each in findings
+        ]
+        output.report(_COLUMNS, lines, headers=headers)
     verdict = f"All {len(findings)} checks are good."
     if wrong:
         verdict = f"{len(wrong)} of {len(findings)} checks {'fails' if len(wrong) == 1 else 'fail'}."

@@ -415,10 +415,9 @@ async def _read_lower(file: str, options: argparse.Namespace) -> View:
 
 
 def _print(links: Sequence[Judged], *, headers: bool) -> None:
-    output.report(
-        _COLUMNS,
-        [(link.title, link.state.value, link.detail, link.next) for link in links],
-        [output.Entry(_MARKS[each.state], each.title, [each.detail], [each.next]) for each in links],
-        headers=headers,
-    )
+    lines = [
+        output.Line(_MARKS[each.state], each.title, (each.title, each.state.value, each.detail, each.next))
+        for each in links
+    ]
+    output.report(_COLUMNS, lines, headers=headers)
     output.conclusion(sentence(links))

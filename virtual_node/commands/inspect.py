@@ -145,22 +145,19 @@ def _table(
     ]
     if not (rows or past):
         return
-    lines, entries = [], []
+    lines = []
     for row in (*rows, *past):
         state = _state(snapshot, recorded.get(row.identity)) if has_history else ""
-        line = (row.severity, row.cluster, row.check, row.kind, row.object, row.message, row.next_step)
-        lines.append((state, *line) if has_history else line)
-        entries.append(
-            output.Entry(
-                output.GOOD if state == FIXED else _MARKS[row.severity],
-                f"{row.severity} {row.cluster}: {row.check} {row.kind} {row.object}"
-                + (f" ({state})" if state else ""),
-                [row.message],
-                [row.next_step],
+        mark = output.GOOD if state == FIXED else _MARKS[row.severity]
+        title = f"{row.severity} {row.cluster}: {row.check} {row.kind} {row.object}"
+        cells = (row.severity, row.cluster, row.check, row.kind, row.object, row.message, row.next_step)
+        lines.append(
+            output.Line(
+                mark, f"{title} ({state})" if state else title, (state, *cells) if has_history else cells
             )
         )
     columns = ("STATE", *_COLUMNS) if has_history else _COLUMNS
-    output.report(columns, lines, entries, headers=headers)
+    output.report(columns, lines, headers=headers)
 
 
 def _state(snapshot: Snapshot, recorded: RecordedFinding | None) -> str:

@@ -124,30 +124,40 @@ def listing(entries: Sequence[Entry], *, stream: TextIO | None = None) -> None:
                 console.print(Text(f"{mark} {one_line(text)}"))
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a report."""
+
+    mark: str
+    """Mark of the entry in a listing; empty: the line is only in the table."""
+    title: str
+    """Title of the entry, and of what the next step concerns."""
+    cells: Sequence[str]
+    """A text for each column of the table; the last two are the detail and the next step."""
+
+
 def report(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    entries: Sequence[Entry],
-    *,
-    stream: TextIO | None = None,
-    headers: bool = True,
+    columns: Sequence[str], lines: Sequence[Line], *, stream: TextIO | None = None, headers: bool = True
 ) -> None:
     """Print a table, or a listing of the same content if the terminal is too narrow for the table.
 
-    In a pipe, the next steps, which are the last column, follow the table with the titles of their entries. Otherwise a
-    paragraph about one row would make all lines as long.
+    In a pipe, the next steps follow the table with the titles of their lines. Otherwise a paragraph about one row would make
+    all lines as long.
     """
     stream = stream or sys.stdout
-    lines = [[one_line(cell) for cell in row] for row in rows]
+    rows = [[one_line(cell) for cell in line.cells] for line in lines]
     if not stream.isatty():
         table(columns[:-1], [row[:-1] for row in rows], stream=stream, headers=headers)
         titles: dict[str, list[str]] = {}
-        for entry in entries:
-            for step in filter(None, entry.steps):
-                titles.setdefault(step, []).append(entry.title)
+        for line in lines:
+            titles.setdefault(line.cells[-1], []).append(line.title)
         for step, concerned in titles.items():
-            _print_parts([(one_line(f"→ {some(concerned)}: {step}"), "", "")], stream, style="")
-    elif _width(columns, lines, range(len(columns))) > _console(stream).width:
+            if step:
+                _print_parts([(one_line(f"→ {some(concerned)}: {step}"), "", "")], stream, style="")
+    elif _width(columns, rows, range(len(columns))) > _console(stream).width:
+        entries = [
+            Entry(line.mark, line.title, [line.cells[-2]], [line.cells[-1]]) for line in lines if line.mark
+        ]
         listing(entries, stream=stream)
     else:
         table(columns, rows, stream=stream, headers=headers)

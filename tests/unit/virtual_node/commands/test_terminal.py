@@ -86,9 +86,7 @@ def test_a_call_that_prints_is_recognized(text: str):
         lambda text: complain("virtual-node", ApiError(text, code=500, reason=text)),
         lambda text: output.table(("NAME", "WHY"), [(text, text)]),
         lambda text: output.table(("NAME",), [], empty=text),
-        lambda text: output.report(
-            ("NAME", "NEXT"), [(text, text)], [output.Entry(output.BAD, text, [], [text])]
-        ),
+        lambda text: output.report(("NAME", "NEXT"), [output.Line(output.BAD, text, (text, text))]),
         lambda text: output.listing([output.Entry(output.BAD, text, [text], [text])]),
         lambda text: output.data({"name": text, text: [text]}, "json"),
         lambda text: output.data({"name": text, text: [text]}, "yaml"),

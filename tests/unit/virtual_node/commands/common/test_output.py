@@ -96,8 +96,7 @@ def test_control_characters_and_markup_are_escaped():
 def test_a_report_is_a_table_or_a_listing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     """If the table does not fit, long texts are wrapped under their title. In a pipe, the next steps follow the table."""
     said = "word " * 30
-    entries = [output.Entry(output.BAD, "title", [said], ["next"])]
-    arguments = (("TITLE", "SAID", "NEXT"), [("title", said, "next")], entries)
+    arguments = (("TITLE", "SAID", "NEXT"), [output.Line(output.BAD, "title", ("title", said, "next"))])
     monkeypatch.setenv("TERM", "dumb")  # no escape sequences at all
     output.report(*arguments, stream=terminal)
     lines = [line.rstrip() for line in _lines(terminal)]
