@@ -70,6 +70,7 @@ def known(
 
 if TYPE_CHECKING:
     from clusterset.comparing import Difference
+    from clusterset.config import Cluster
     from clusterset.model.namespace_map import NamespaceConfig
     from clusterset.model.pod.api_access import Choice
     from virtual_node.rights.name_server import Installed
@@ -208,6 +209,10 @@ DOMAIN = Fact[str]("domain")
 API_ACCESS = Fact[ApiAccess]("API of pods")
 NAMES = Fact[Names]("names")
 """Of a lower cluster."""
+CONFIGURED: Fact[Cluster] = Fact("configured cluster")
+"""The configuration of a lower cluster, if the command has it."""
+TRIAL_NAMESPACE = Fact[str]("namespace")
+"""The namespace that the user chose for the dry-run pod."""
 UID = Fact[str]("identity")
 """UID of the cluster's namespace ``kube-system``."""
 RIGHTS = Fact[Sequence[AccountRight]]("rights")

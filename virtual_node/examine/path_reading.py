@@ -48,10 +48,6 @@ _NEEDS = (
     Need("list", resources.ENDPOINT_SLICES),
 )
 _URL_SECONDS = 5.0
-NAMESPACE = "namespace"
-"""Option of a source: the namespace of the dry-run pod."""
-CLUSTER = "cluster"
-"""Option of a source: the configuration of the lower cluster."""
 BELOW = Fact[Sequence[Json]]("pending pods")
 """Mirrored pods of a lower cluster in phase Pending."""
 UPPER_FACTS = (
@@ -94,8 +90,8 @@ async def read_upper(upper: Client, view: View, wanted: Iterable[Fact[Any]], *, 
         ApiError: the cluster does not answer; other errors are in the view.
     """
     await _read_answer(upper, view)
-    source = Source(view, Reader(upper), **{NAMESPACE: namespace})
-    now, _ = await asyncio.gather(server_clock(upper), source.load(wanted))
+    view.put(facts.TRIAL_NAMESPACE, namespace)
+    now, _ = await asyncio.gather(server_clock(upper), Source(view, Reader(upper)).load(wanted))
     return now
 
 
@@ -140,7 +136,7 @@ async def _denied(source: Source) -> Sequence[str]:
         virtual = await source.fact(facts.NODES)
     nodes = (node["metadata"]["name"] for node in virtual)
     proxies = (Need("get", resources.NODES, subresource="proxy", name=name) for name in nodes)
-    needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=source.options[NAMESPACE]))
+    needs = (*_NEEDS, *proxies, Need("create", resources.PODS, namespace=source.view[facts.TRIAL_NAMESPACE]))
     return [need.words for need in await missing_rights(source.reader.client, needs)]
 
 
@@ -183,7 +179,7 @@ async def _domain(source: Source) -> str:
 @reads(facts.WEBHOOK)
 async def _webhook(source: Source) -> facts.Webhook:
     """Return configurations, endpoints and answers of the webhook, and the result of creating a dry-run pod."""
-    reader, namespace = source.reader, source.options[NAMESPACE]
+    reader, namespace = source.reader, source.view[facts.TRIAL_NAMESPACE]
     ours = list(filter(is_ours, await reader.objects(resources.MUTATING_WEBHOOK_CONFIGURATIONS)))
     if not ours:
         return facts.Webhook(namespace=namespace)
@@ -261,7 +257,7 @@ def webhook_test_pod() -> dict[str, Any]:
 @reads(facts.NAMES)
 async def _names(source: Source) -> facts.Names:
     """Return the names of a lower cluster, by its configuration if that is known, otherwise by its namespaces."""
-    lower, cluster = source.reader.client, source.options.get(CLUSTER)
+    lower, cluster = source.reader.client, source.view.get(facts.CONFIGURED)
     domain = (await cluster_network.read_dns(lower)).domain
     if cluster is not None:
         return facts.Names(

@@ -25,13 +25,11 @@ T = TypeVar("T")
 class Source:
     """Reads the facts of one cluster through its API, each once, independent facts concurrently."""
 
-    def __init__(self, view: View, reader: Reader, **options: Any) -> None:
+    def __init__(self, view: View, reader: Reader) -> None:
         self.view = view
         """Receives the facts."""
         self.reader = reader
         """Reads the cluster with the user's rights."""
-        self.options = options
-        """What the user chose, such as a namespace for a dry run."""
         self._reading: dict[Fact[Any], asyncio.Task[Any]] = {}
 
     async def load(self, facts: Iterable[Fact[Any]]) -> None:

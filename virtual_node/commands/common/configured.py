@@ -10,8 +10,8 @@ from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.config.types import Config
 from virtual_node.controllers.pods import api_services
-from virtual_node.examine.facts import API_ACCESS, DOMAIN, NAMES, ApiAccess
-from virtual_node.examine.path_reading import CLUSTER
+from virtual_node.examine import path_reading  # noqa: F401 - registers how names are read
+from virtual_node.examine.facts import API_ACCESS, CONFIGURED, DOMAIN, NAMES, ApiAccess
 from virtual_node.examine.reader import Reader
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.examine.source import Source
@@ -47,4 +47,5 @@ async def api_access(config: Config, upper: Client) -> ApiAccess:
 
 async def read_names(cluster: Cluster, lower: Client, view: View) -> None:
     """Read by which names pods of a lower cluster find others; an error is recorded."""
-    await Source(view, Reader(lower), **{CLUSTER: cluster}).load([NAMES])
+    view.put(CONFIGURED, cluster)
+    await Source(view, Reader(lower)).load([NAMES])
