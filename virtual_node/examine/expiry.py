@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from virtual_node.examine.codes import Severity
+
 if TYPE_CHECKING:
     from cryptography import x509
 
@@ -41,17 +43,22 @@ class ExpiryLimits:
     expiry_error: timedelta = SOON
 
 
-def limits_of(limits: ExpiryLimits, one: Expiry) -> tuple[timedelta, timedelta]:
-    """Return the remaining times below which an expiry is a warning and an error.
+def severity_of(limits: ExpiryLimits, one: Expiry, now: datetime) -> Severity | None:
+    """Return the severity of an expiry; information: it is a token that never expires; None: it is not soon.
 
     A renewed credential with a lifetime below the warning limit, such as a pod's token that is valid for an
     hour, would always be reported. So it is a warning in the last tenth of its lifetime, and an error after its expiry.
     """
-    if one.renewed and one.starts is not None:
-        life = one.ends - one.starts
-        if life <= limits.expiry_warning:
-            return life / _SHARE, timedelta()
-    return limits.expiry_warning, limits.expiry_error
+    if one.kind == LEGACY_TOKEN:
+        return Severity.INFO
+    warning, error = limits.expiry_warning, limits.expiry_error
+    life = one.ends - one.starts if one.renewed and one.starts is not None else None
+    if life is not None and life <= warning:
+        warning, error = life / _SHARE, timedelta()
+    left = one.ends - now
+    if left >= warning:
+        return None
+    return Severity.ERROR if left <= timedelta() or left < error else Severity.WARNING
 
 
 def certificate(der: bytes | None) -> x509.Certificate | None:

@@ -31,8 +31,9 @@ from controller_runtime.util.event_loop import Slicer
 from controller_runtime.util.keyed import SharedAnswers
 from virtual_node import metrics
 from virtual_node.cluster.lower_cluster import LowerCluster
+from virtual_node.examine.codes import Severity
 from virtual_node.examine.expiries import of_kubeconfig
-from virtual_node.examine.expiry import LEGACY_TOKEN, Expiry, ExpiryLimits, certificate, limits_of
+from virtual_node.examine.expiry import Expiry, ExpiryLimits, certificate, severity_of
 from virtual_node.examine.health import Health
 from virtual_node.examine.inspections import FIXED, NEW, PERSISTING, UNKNOWN, Inspection
 from virtual_node.examine.objects import Json, key
@@ -499,12 +500,10 @@ EXPIRIES_FRESH = 60.0
 
 def expiry_row(name: str, expiry: Expiry, now: datetime) -> dict[str, str]:
     """Return name, end (RFC 3339; empty: never) and state of an expiry, by the limits of ``inspect``."""
-    if expiry.kind == LEGACY_TOKEN:
-        return {"name": name, "ends": "", "state": "wait"}
-    warning, error = limits_of(ExpiryLimits(), expiry)
-    left = expiry.ends - now
-    state = "bad" if left < max(error, timedelta(0)) else "wait" if left < warning else "good"
-    return {"name": name, "ends": timestamps.rfc3339(expiry.ends), "state": state}
+    states = {Severity.ERROR: "bad", Severity.WARNING: "wait", Severity.INFO: "wait", None: "good"}
+    severity = severity_of(ExpiryLimits(), expiry, now)
+    ends = "" if severity is Severity.INFO else timestamps.rfc3339(expiry.ends)
+    return {"name": name, "ends": ends, "state": states[severity]}
 
 
 def credentials_of(cluster: Cluster) -> list[dict[str, str]]:

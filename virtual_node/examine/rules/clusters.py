@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from clusterset.model import names
@@ -14,7 +13,7 @@ from virtual_node.examine import clusters, facts
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.components import LABEL_COMPONENT
 from virtual_node.examine.engine import Level, rule
-from virtual_node.examine.expiry import LEGACY_TOKEN, limits_of, span
+from virtual_node.examine.expiry import severity_of, span
 from virtual_node.examine.finding import UPPER, Findings
 from virtual_node.examine.objects import is_deleting, is_virtual, labels_of
 from virtual_node.examine.snapshot import Snapshot, View
@@ -89,20 +88,18 @@ def weak(_snapshot: Snapshot, cluster: View) -> Findings:
 def credentials(snapshot: Snapshot) -> Findings:
     """Yield credentials and certificates that expire soon or have expired."""
     for one in (expiry for cluster in snapshot.clusters for expiry in cluster.get(clusters.EXPIRIES) or ()):
-        found = partial(View(one.cluster).finding, Code.CREDENTIAL_EXPIRES, one.kind, one.name)
-        if one.kind == LEGACY_TOKEN:
-            step = "virtual-node lower-cluster register makes one that is renewed"
-            yield found("the token never expires", step, Severity.INFO)
+        severity = severity_of(clusters.limits(snapshot), one, snapshot.now)
+        if severity is None:
             continue
         left = one.ends - snapshot.now
-        warning, error = limits_of(clusters.limits(snapshot), one)
-        if left >= warning:
-            continue
-        ended = left <= timedelta()
-        cause = f"expired {span(left)} ago" if ended else f"expires in {span(left)}"
+        cause = f"expires in {span(left)}" if left > timedelta() else f"expired {span(left)} ago"
         step = _EXPIRY_STEPS.get(one.kind, "")
-        severity = Severity.ERROR if ended or left < error else Severity.WARNING
-        yield found(cause, step, severity)
+        if severity is Severity.INFO:
+            cause, step = (
+                "the token never expires",
+                "virtual-node lower-cluster register makes one that is renewed",
+            )
+        yield View(one.cluster).finding(Code.CREDENTIAL_EXPIRES, one.kind, one.name, cause, step, severity)
 
 
 def _kubelet_version(node: Mapping[str, Any]) -> str:
