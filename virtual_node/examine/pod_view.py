@@ -88,6 +88,12 @@ class PodView:
         created = self.pod["metadata"].get("creationTimestamp")
         return (self.now - timestamps.parse(created)).total_seconds() if created else 0.0
 
+    def newest(self, *reasons: str) -> tuple[str, str]:
+        """Return reason and message of the newest event with one of these reasons; empty: there is none."""
+        newest = reversed(self.events)
+        found: Json = next((event for event in newest if event.get("reason") in reasons), {})
+        return str(found.get("reason") or ""), str(found.get("message") or "")
+
     def ordered(self) -> PodView:
         """Return the view with sorted events and nodes, because the API server's order may vary."""
         nodes = self.virtual_nodes and sorted(self.virtual_nodes, key=key)

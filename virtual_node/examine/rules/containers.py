@@ -75,18 +75,15 @@ def dependencies(view: PodView) -> Findings:
         return
     if (view.pod.get("status") or {}).get("phase") not in {None, "Pending"}:
         return
-    for event in reversed(view.events):
-        message = str(event.get("message") or "")
-        if event.get("reason") in _VOLUMES:
-            code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
-            steps = messages.missing_steps(message, namespace=view.namespace)
-            yield view.finding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
-            return
-        if event.get("reason") == "FailedCreatePodSandBox":
-            title = "The lower node cannot create the pod's sandbox and network."
-            step = "check the network plugin (CNI) and the container runtime of the lower node"
-            yield view.finding(Code.SANDBOX, title, [message], [step], rank=1)
-            return
+    reason, message = view.newest(*_VOLUMES, "FailedCreatePodSandBox")
+    if reason in _VOLUMES:
+        code = Code.OBJECT_MISSING if _OBJECT.search(message) else Code.VOLUME
+        steps = messages.missing_steps(message, namespace=view.namespace)
+        yield view.finding(code, "A volume of the pod is not there yet.", [message], steps, rank=1)
+    elif reason:
+        title = "The lower node cannot create the pod's sandbox and network."
+        step = "check the network plugin (CNI) and the container runtime of the lower node"
+        yield view.finding(Code.SANDBOX, title, [message], [step], rank=1)
 
 
 @detail(*_IMAGE_STEPS, stages=_STARTED)
@@ -186,15 +183,13 @@ def probes(view: PodView) -> Findings:
     status = view.pod.get("status") or {}
     if not view.is_running or is_true(status, "Ready") or has_completed_partly(view.pod):
         return
-    for event in reversed(view.events):
-        if event.get("reason") == "Unhealthy":
-            message = str(event.get("message") or "")
-            code = _PROBES.get(message.partition(" ")[0].lower(), Code.READINESS)
-            yield view.finding(code, "A probe fails.", [message], rank=1)
-            return
+    failed, probe = view.newest("Unhealthy")
     ready = condition(status, "Ready")
     message = ready.get("message", "")
-    if "readiness gate" in message:
+    if failed:
+        code = _PROBES.get(probe.partition(" ")[0].lower(), Code.READINESS)
+        yield view.finding(code, "A probe fails.", [probe], rank=1)
+    elif "readiness gate" in message:
         yield view.finding(Code.READINESS_GATE, "A readiness gate is not open.", [message], rank=1)
     elif ready.get("status") == "False" and is_true(status, "ContainersReady"):
         yield _marked_not_ready(view)

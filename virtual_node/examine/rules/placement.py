@@ -351,11 +351,10 @@ def claims(view: PodView) -> Findings:
 @detail(Code.NAME_CONFLICT)
 def name_conflict(view: PodView) -> Findings:
     """Yield that a pod of others has the name in the lower cluster."""
-    for event in view.events:
-        if event.get("reason") == "NameConflict" and view.lower is None:
-            title = "The lower cluster has a pod of that name that is not ours."
-            yield view.finding(Code.NAME_CONFLICT, title, [event.get("message", "")])
-            return
+    reason, message = view.newest("NameConflict")
+    if reason and view.lower is None:
+        title = "The lower cluster has a pod of that name that is not ours."
+        yield view.finding(Code.NAME_CONFLICT, title, [message])
 
 
 @detail(Code.NO_SCHEDULER, *messages.SCHEDULING)
@@ -368,12 +367,11 @@ def lower_scheduling(view: PodView) -> Findings:
     if scheduled.get("reason") == Code.SCHEDULING_GATED:
         return  # ``waits`` has the gates
     if scheduled.get("status") == "False":
-        growth = [event for event in view.events if event.get("reason") in _GROWTH][-1:]
-        waits = bool(growth) and growth[0].get("reason") == _WAITING
+        growth, news = view.newest(*_GROWTH)
         title = "The lower scheduler finds no node for the pod."
-        if waits:
+        if growth == _WAITING:
             title = "The pod waits for a new node in the lower cluster."
-        evidence = [*(event.get("message", "") for event in growth), message]
+        evidence = [news, message] if growth else [message]
         steps = messages.next_steps(message, namespace=view.namespace)
         move = "run the descheduler (moves the pod), or the multi-scheduler (checks before the pod is bound)"
         yield view.finding(messages.unschedulable(message), title, evidence, [*steps, move])

@@ -43,11 +43,9 @@ def of_deletion(view: PodView) -> Finding | None:
 
 def reported(view: PodView, reasons: Collection[WaitReason]) -> Findings:
     """Yield the last wait with any of these reasons that the virtual node has reported as an event."""
-    for event in reversed(view.events):
-        if event.get("reason") in reasons:
-            reason = str(event["reason"])
-            yield view.finding(Code(reason), _TITLES[reason], [str(event.get("message") or "")])
-            return
+    reason, message = view.newest(*reasons)
+    if reason:
+        yield view.finding(Code(reason), _TITLES[reason], [message])
 
 
 @detail(*(Code(reason) for reason in (WaitReason.GATE, WaitReason.NODE)))
@@ -80,13 +78,11 @@ def adopted(view: PodView) -> Findings:
     """Yield a controller of the lower cluster that has adopted the lower pod."""
     lower = view.lower
     controller = "" if lower is None else ownership.lower_controller(from_dict(dict(lower)))
-    messages = [str(event.get("message")) for event in view.events if event.get("reason") == Code.ADOPTED][
-        -1:
-    ]
-    if controller or (lower is None and messages):
+    reason, message = view.newest(Code.ADOPTED)
+    if controller or (lower is None and reason):
         title = f"{controller or 'A controller'} of the lower cluster has adopted the lower pod, and may delete it."
         steps = ["delete that controller in the lower cluster or change its selector, then delete this pod"]
-        yield view.finding(Code.ADOPTED, title, messages, steps, rank=1)
+        yield view.finding(Code.ADOPTED, title, [message] if reason else [], steps, rank=1)
 
 
 def _finding(view: PodView, wait: Wait) -> Finding:
@@ -137,10 +133,10 @@ def terminating(view: PodView) -> Findings:
         yield view.finding(Code.FINALIZER, title, next_steps=steps)
     elif wait is not None and wait.code is not Code.LOWER_POD_PRESENT:
         yield wait
-    elif event := next((each for each in reversed(view.events) if each.get("reason") in _DETACH), None):
+    elif (detached := view.newest(*_DETACH))[0]:
         title = "A volume of the pod cannot be detached from its lower node."
         steps = ["check the CSI driver on the lower node"]
-        yield view.finding(Code.VOLUME_DETACH, title, [str(event.get("message") or "")], steps)
+        yield view.finding(Code.VOLUME_DETACH, title, [detached[1]], steps)
     elif view.is_lower_read and lower is None:
         title = "The lower pod is gone, but its virtual node has not finished the deletion of the upper pod."
         yield view.finding(Code.LOWER_POD_GONE, title, next_steps=["look at the virtual node's log"])
