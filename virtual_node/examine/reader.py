@@ -85,27 +85,6 @@ async def kubelet_answer(upper: Verbs, node: Json, bound: Sequence[Json]) -> Pro
     return log if is_conclusive else Probe(200)
 
 
-async def _previous_log(client: Verbs, pod: Mapping[str, Any]) -> list[str]:
-    """Return the last log lines of a pod's first failed container, else of its first ended one; empty: none ended.
-
-    Raises:
-        ApiError: the log cannot be read.
-    """
-    metadata = pod["metadata"]
-    for status in sorted(statuses(pod), key=lambda one: not ended(one).get("exitCode")):
-        if not ended(status):
-            continue
-        previous = "terminated" not in (status.get("state") or {})
-        path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
-        params = {
-            "container": status["name"],
-            "tailLines": str(_LOG_LINES),
-            "previous": "true" if previous else "false",
-        }
-        return (await client.request("GET", path, params=params)).decode("utf-8", "replace").splitlines()
-    return []
-
-
 async def _get(client: Verbs, path: str, params: Mapping[str, str] | None = None) -> Probe:
     try:
         return Probe(200, (await client.request("GET", path, params=params)).decode("utf-8", "replace"))
@@ -171,16 +150,6 @@ def refusal(verb: str, resource: Resource, *, namespace: str | None = None) -> C
     """Return the error for a missing mandatory right, see ``Need``."""
     right = Need(verb, resource, namespace=namespace)
     return ConfigError(f"this command needs the right to {right.words}: {right.question}")
-
-
-async def missing_rights(client: Verbs, needs: Sequence[Need]) -> list[Need]:
-    """Return the rights that the caller does not have according to the API server.
-
-    Raises:
-        ApiError: the server does not answer.
-    """
-    allowed = await asyncio.gather(*(may(client, each.attributes()) for each in needs))
-    return [need for need, is_allowed in zip(needs, allowed, strict=True) if not is_allowed]
 
 
 async def may(client: Verbs, attributes: Mapping[str, str]) -> bool:
@@ -276,17 +245,6 @@ class Reader:
             raise refusal("list", resources.NODES)
         return nodes
 
-    async def swarms(self) -> list[Json]:
-        """Return the Swarms; empty also if they are not installed, or if reading them is forbidden, because they are optional.
-
-        Raises:
-            ApiError: any other error.
-        """
-        try:
-            return [each.to_dict() for each in (await self.client.list(names.SWARMS)).items]
-        except (Forbidden, NotFound):
-            return []
-
     async def fields(
         self, resource: Resource, kind: type[T], *, field_selector: str | None = None
     ) -> list[T] | None:
@@ -363,15 +321,28 @@ class Reader:
         )
 
     async def previous_log(self, pod: Mapping[str, Any]) -> list[str]:
-        """Return the log lines of ``_previous_log``; empty also: the log cannot be read."""
+        """Return the last log lines of a pod's first failed container, else of its first ended one; empty: none, or not readable."""
+        over = [status for status in statuses(pod) if ended(status)]
+        failed = sorted(over, key=lambda one: not ended(one).get("exitCode"))
+        if not failed:
+            return []
+        metadata, is_previous = pod["metadata"], "terminated" not in (failed[0].get("state") or {})
+        path = resources.PODS.path(namespace=metadata["namespace"], name=metadata["name"], subresource="log")
+        params = {
+            "container": failed[0]["name"],
+            "tailLines": str(_LOG_LINES),
+            "previous": "true" if is_previous else "false",
+        }
         try:
-            return await _previous_log(self.client, pod)
+            answer = await self.client.request("GET", path, params=params)
         except Forbidden:
-            namespace = pod["metadata"]["namespace"]
-            self.missing[Need("get", resources.PODS, namespace=namespace, subresource="log")] = None
+            self.missing[Need("get", resources.PODS, namespace=metadata["namespace"], subresource="log")] = (
+                None
+            )
+            return []
         except ApiError:
-            pass  # The node does not answer, or the container is gone; logs are optional evidence.
-        return []
+            return []  # The node does not answer, or the container is gone; logs are optional evidence.
+        return answer.decode("utf-8", "replace").splitlines()
 
     async def events_about(self, pod: Mapping[str, Any]) -> list[Json]:
         """Return the events about a pod, the oldest first; empty also: the list is forbidden.

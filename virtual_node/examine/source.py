@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.errors import ApiError
+from controller_runtime.errors import ApiError, Forbidden, NotFound
 from controller_runtime.resources import Resource
 from virtual_node.examine.components import SELECTORS
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
@@ -104,7 +105,10 @@ async def _leases(source: Source) -> dict[str, Json]:
 
 @reads(SWARMS)
 async def _swarms(source: Source) -> Sequence[Json]:
-    return await source.reader.swarms()
+    try:
+        return [each.to_dict() for each in (await source.reader.client.list(names.SWARMS)).items]
+    except (Forbidden, NotFound):
+        return []  # Swarms are optional.
 
 
 @reads(COMPONENTS)
