@@ -136,7 +136,9 @@ def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Ite
     """Yield the rows of a cluster, in the order of its facts; findings about nothing of these come last."""
     rest = [each for each in findings if each.place == cluster.name]
     for title, detail in _good(snapshot, cluster):
-        found = [each for each in rest if _title(each) == title and _is_about(each, detail)]
+        found = [each for each in rest if _title(each) == title]
+        if title == _TITLES[Code.NODE_NAME_TAKEN]:
+            found = [each for each in found if each.name == detail]  # there is a row for each name
         rest = [each for each in rest if each not in found]
         for item in found:
             # The next step says what is wrong with a right or a name.
@@ -144,11 +146,6 @@ def _rows(snapshot: Snapshot, cluster: View, findings: Sequence[Finding]) -> Ite
         if not found:
             yield CheckResult(cluster.name, title, ok=True, detail=detail)
     yield from (_row(each, str(each)) for each in rest)
-
-
-def _is_about(found: Finding, detail: str) -> bool:
-    """Report whether a finding is about the row with this detail; only names of nodes have several rows."""
-    return found.code is not Code.NODE_NAME_TAKEN or found.name == detail
 
 
 def _row(found: Finding, detail: str) -> CheckResult:

@@ -212,17 +212,13 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
     await Source(snapshot.upper, reader).load([INSTALLED])
     add_reports(snapshot)
     result = [
-        _sentence(each)
+        # All that a finding about the installation says, in its cause.
+        replace(each, cause=f"{'; '.join([str(each), *each.evidence])}.", evidence=())
         for each in examine(snapshot, levels=(Level.INSTALLATION, Level.PATH)).findings
         if name == each.node or (not each.node and each.cluster == cluster_of(node))
     ]
     result += of_node(node, bound)
     return sorted(result, key=lambda one: one.rank) or [healthy_node(node, bound)]
-
-
-def _sentence(one: Finding) -> Finding:
-    """Return a finding about the installation with all that it says in its cause."""
-    return replace(one, cause=f"{'; '.join([str(one), *one.evidence])}.", evidence=())
 
 
 def life(pod: Json) -> str:

@@ -55,7 +55,10 @@ def rows(findings: Iterable[Finding]) -> list[Row]:
 
     Problems of the upper cluster, such as a missing virtual node, often explain those of lower clusters.
     """
-    return sorted(map(_row_of, findings), key=_order)
+    return sorted(
+        map(_row_of, findings),
+        key=lambda row: (_SEVERITIES.index(row.severity), row.cluster != UPPER, row.cluster),
+    )
 
 
 def exit_code(snapshot: Snapshot, rows: Sequence[Row], *, fail_on: str) -> int:
@@ -123,10 +126,6 @@ def _row_of(one: Finding) -> Row:
         message=f"{one.cause} (and {more} more such pod{'s' * (more > 1)})" if more else one.cause,
         next_step=one.next_step,
     )
-
-
-def _order(row: Row) -> tuple[int, bool, str]:
-    return _SEVERITIES.index(row.severity), row.cluster != UPPER, row.cluster
 
 
 def _pods(snapshot: Snapshot) -> int:

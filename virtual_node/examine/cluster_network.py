@@ -128,11 +128,14 @@ async def compare(wanted: Sequence[str], lower: Client) -> ServiceRanges:
     Raises:
         ApiError: the cluster does not answer.
     """
-    own = await _service_cidrs(lower)
-    fits = {
-        each: _all([await _fits(lower, address, own) for address in ends])
-        for each, ends in _ends(wanted).items()
-    }
+    own, fits = await _service_cidrs(lower), dict[str, bool | None]()
+    for each in wanted:
+        network = ipaddress.ip_network(each)
+        # The first and the last address that a Service can have.
+        edge = 1 if network.num_addresses > 2 else 0
+        ends = [str(network[place]) for place in dict.fromkeys((edge, -1 - edge))]
+        found = [await _fits(lower, address, own) for address in ends]
+        fits[each] = None if None in found else all(found)
     return ServiceRanges(fits, own or await read_ranges(lower))
 
 
@@ -154,20 +157,6 @@ async def read_ranges(client: Client) -> list[str]:
     used = [address for each in page.items for address in services.upper_addresses({"spec": each.spec or {}})]
     used.sort(key=lambda text: (len(packed := ipaddress.ip_address(text).packed), packed))
     return list(dict.fromkeys([*used[:1], *used[-1:]]))
-
-
-def _ends(ranges: Sequence[str]) -> dict[str, list[str]]:
-    """Return, for each range, the first and the last address that a Service can have."""
-    found: dict[str, list[str]] = {}
-    for each in ranges:
-        network = ipaddress.ip_network(each)
-        edge = 1 if network.num_addresses > 2 else 0
-        found[each] = [str(network[place]) for place in dict.fromkeys((edge, -1 - edge))]
-    return found
-
-
-def _all(fits: Sequence[bool | None]) -> bool | None:
-    return None if None in fits else all(fits)
 
 
 async def _service_cidrs(client: Client) -> list[str]:

@@ -88,7 +88,7 @@ async def _watch(
 
     await StatusWatch(
         client,
-        selector=_selector(options),
+        selector=",".join(filter(None, (VIRTUAL_NODES, options.selector))),
         names=options.names,
         before=nodes,
         pods_seen=Need("list", resources.PODS) not in reader.missing,
@@ -192,10 +192,6 @@ def _about(nodes: Sequence[Object], health: Health) -> Health:
             if each.node in names or (not each.node and each.cluster in clusters)
         ],
     )
-
-
-def _selector(options: argparse.Namespace) -> str:
-    return ",".join(filter(None, (VIRTUAL_NODES, options.selector)))
 
 
 def _named(nodes: list[Object], wanted: Sequence[str]) -> list[Object]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery.readable import some
 from virtual_node.config import program
@@ -132,7 +131,9 @@ def name_servers(snapshot: Snapshot, lower: View) -> Findings:
         if not each.ready:
             cause = f"name server {each.name} has no ready pod"
             step = f"'kubectl --namespace {space} get pods -l app.kubernetes.io/instance={name}' there"
-        elif _is_outdated(each, names.namespaces, domain, names.domain):
+        elif names.namespaces is not None and each.is_outdated(
+            names.namespaces, upper_domain=domain, lower_domain=names.domain or DEFAULT_DOMAIN
+        ):
             cause = f"name server {each.name} answers for former namespaces or clusterDomain"
             step = f"{_make(names.cluster)} again"
         else:
@@ -186,14 +187,6 @@ def form(domain: str) -> str:
 
 def _used(names: facts.Names) -> Iterable[Installed]:
     return [each for each in names.installed if names.servers is None or each.address in names.servers]
-
-
-def _is_outdated(
-    server: Installed, namespaces: NamespaceConfig | None, domain: str, lower_domain: str
-) -> bool:
-    return namespaces is not None and server.is_outdated(
-        namespaces, upper_domain=domain, lower_domain=lower_domain or DEFAULT_DOMAIN
-    )
 
 
 def _make(cluster: str) -> str:

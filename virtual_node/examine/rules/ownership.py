@@ -41,7 +41,9 @@ def leaked(snapshot: Snapshot, lower: View) -> Findings:
     read = functools.cache(lambda: _read_by_pods(snapshot, lower))
     for kind in _KINDS:
         for one in clusters.owned_heads(snapshot, lower, kind):
-            if _is_new_or_deleting(snapshot, one) or not _is_marked(kind, one):
+            if _is_new_or_deleting(snapshot, one) or (
+                kind in _COPIED and not _COPIED[kind].is_marked(labels_of(one))
+            ):
                 continue
             uid, above = _made_for(kind, one)
             if not snapshot.upper.knows(above) or uid in snapshot.upper.uids(above):
@@ -198,10 +200,6 @@ def _shared_tokens(snapshot: Snapshot) -> set[str]:
         if (options := nodes.get(pod["spec"].get("nodeName") or "")) is not None
         for secret in token_secrets(pod, replace(options, shared_tokens=True))
     }
-
-
-def _is_marked(kind: str, one: Mapping[str, Any]) -> bool:
-    return kind not in _COPIED or _COPIED[kind].is_marked(labels_of(one))
 
 
 def _is_new_or_deleting(snapshot: Snapshot, one: Mapping[str, Any]) -> bool:

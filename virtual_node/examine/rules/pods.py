@@ -17,7 +17,6 @@ from virtual_node.examine.facts import SWARMS
 from virtual_node.examine.finding import Finding, Findings
 from virtual_node.examine.objects import (
     EXPLAINED,
-    LONG_AGO,
     SCHEDULING,
     STARTING,
     Json,
@@ -148,7 +147,7 @@ def _finding(  # noqa: PLR0917 - in the order of the report
         cause=one_line(cause if has_reason else f"{reason}: {cause}".rstrip(": ")),
         next_steps=[step],
         node=pod["spec"].get("nodeName") or "",
-        since=_moment(moment) if moment else last_change(pod),
+        since=timestamps.parse(moment) if moment else last_change(pod),
         patience=patience,
         reason=same,
     )
@@ -164,10 +163,6 @@ def _container_trouble(container: Json) -> tuple[str, str] | None:
         code, why = ended.get("exitCode"), ended.get("message") or ended.get("reason") or ""
         return reason, f"container {container['name']}, exit code {code}, {why}".rstrip(", ")
     return reason, str(waiting(container).get("message") or "")
-
-
-def _moment(text: str | None) -> datetime:
-    return timestamps.parse(text) if text else LONG_AGO
 
 
 _PATIENCE = 300.0

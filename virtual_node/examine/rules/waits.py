@@ -123,7 +123,9 @@ _DETACH = frozenset({"FailedUnMount", "FailedDetachVolume", "FailedUnmapDevice"}
 )
 def terminating(view: PodView) -> Findings:
     """Yield what keeps a pod that is being deleted."""
-    if (late := _late(view)) < LONG:
+    # The seconds since the end of the grace period, negative within it.
+    late = (view.now - timestamps.parse(view.pod["metadata"]["deletionTimestamp"])).total_seconds()
+    if late < LONG:
         yield from reported(view, OF_DELETION)
         return
     lower, wait = view.lower, of_deletion(view)
@@ -197,8 +199,3 @@ def differs(view: PodView) -> Findings:
         )
         evidence = [f"the lower pod has not changed for {quiet:.0f} s"]
         yield view.finding(Code.STATUS_DRIFT, title, evidence, steps)
-
-
-def _late(view: PodView) -> float:
-    """Return the seconds since the end of the grace period, negative within it."""
-    return (view.now - timestamps.parse(view.pod["metadata"]["deletionTimestamp"])).total_seconds()
