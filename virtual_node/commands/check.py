@@ -20,7 +20,7 @@ from clusterset.config import Cluster, ClusterSet
 from clusterset.reading import ConfigFile
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count
-from controller_runtime.client.client import Client, weaknesses
+from controller_runtime.client.client import Client
 from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.rights import Right
 from virtual_node.cluster import start_checks
@@ -30,7 +30,7 @@ from virtual_node.config import command_line
 from virtual_node.config.command_line import DEFAULT_NODE_NAME
 from virtual_node.config.types import Config
 from virtual_node.examine import cluster_network, facts, reader, rules
-from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
+from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
 from virtual_node.examine.codes import Code, Severity
 from virtual_node.examine.engine import WAY, examine
 from virtual_node.examine.finding import UPPER, Finding
@@ -260,7 +260,6 @@ async def _read_cluster(client: Client, view: View, needed: Sequence[Right]) -> 
     Raises:
         ApiError: the cluster does not answer.
     """
-    view.put(WEAKNESSES, list(weaknesses(client.config)))
     await read_version(client, view)
     by_resource = _by_resource(needed)
     view.put(

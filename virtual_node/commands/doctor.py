@@ -267,9 +267,7 @@ def _webhook(snapshot: Snapshot) -> str | Outcome:
 
 def _mutation(snapshot: Snapshot) -> str | Outcome:
     webhook = snapshot.upper[facts.WEBHOOK]
-    if webhook.dry_run is None:
-        return _skipped("not tried: there is no webhook")
-    if not webhook.dry_run.ok:
+    if webhook.dry_run is not None and not webhook.dry_run.ok:
         why = f"{tested(webhook)} is refused, not by the webhook: {end(webhook.dry_run.text)}"
         return _skipped(why, "try another --namespace")
     return f"{tested(webhook)} gets its {names.ANNOTATION_CLUSTER_SELECTOR}"
@@ -307,9 +305,7 @@ def _lower_api(snapshot: Snapshot) -> str | Outcome:
     )
 
 
-def _names(snapshot: Snapshot) -> str | Outcome:
-    if not snapshot.lowers:
-        return _skipped("no --client-kubeconfig given")
+def _names(snapshot: Snapshot) -> str:
     return f"pods find others by {form(upper_domain(snapshot))}"
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.client.client import Client
+from controller_runtime.client.client import Client, weaknesses
 from controller_runtime.client.verbs import Verbs, find
 from controller_runtime.errors import ApiError, Forbidden
 from virtual_node.examine import cluster_network, facts
-from virtual_node.examine.clusters import CLOCK_SKEW, VERSION
+from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.objects import Json, key, last_seen, ready_endpoints
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
@@ -66,11 +66,12 @@ UPPER_FACTS = (
 
 
 async def read_version(client: Verbs, cluster: View) -> None:
-    """Store a cluster's address, version and clock skew; called before all other reads.
+    """Store a cluster's address, version, clock skew and the connection's weaknesses; called before all other reads.
 
     Raises:
         ApiError: the cluster does not answer.
     """
+    cluster.put(WEAKNESSES, list(weaknesses(client.config)))
     await _read_answer(client, cluster)
     moment = await server_date(client)
     if moment is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from clusterset.admission import ClusterRules
 from clusterset.config import PV_CONTROLLERS, SERVICE_CONTROLLERS, Cluster
 from clusterset.model import names
 from controller_runtime import resources
-from controller_runtime.client.client import Client, encode, weaknesses
+from controller_runtime.client.client import Client, encode
 from controller_runtime.client.collection import ListOptions
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, NotFound
 from controller_runtime.objects import Object
@@ -186,14 +187,9 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     silent = silent or {}
     upper = View(UPPER)
     upper.error = silent.get(UPPER, "")
-    cluster_id = opened.config.cluster_id
-
-    async def identify() -> None:
-        nonlocal cluster_id
-        if not upper.error:
-            cluster_id = cluster_id or await _identity(opened.upper)
-
-    await _guarded(opened, opened.upper, upper, identify())
+    upper.put(clusters.IDENTITY, opened.config.cluster_id)
+    await _guarded(opened, opened.upper, upper, _identify(opened.upper, upper))
+    cluster_id = upper[clusters.IDENTITY]
     lowers = [lower_view(opened.config, config, cluster_id) for config, _ in opened.lowers]
     copied = {config.name: enabled(config.follow) for config, _ in opened.lowers}
     # ``counterparts`` reads the objects that pods reference, because there may be many more than copies.
@@ -216,7 +212,6 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
     for cluster in (upper, *lowers):
         _drop_optional(cluster, opened)
     upper.put(facts.PROFILES, opened.refused)
-    upper.put(clusters.IDENTITY, cluster_id)
     upper.put(clusters.LIMITS, limits)
     upper.put(clusters.RELEASE, version())
     found = [
@@ -226,12 +221,6 @@ async def read(opened: Opened, limits: ExpiryLimits, *, silent: Mapping[str, str
         *(each for cluster in (upper, *lowers) for each in _of_webhooks(cluster)),
     ]
     upper.put(clusters.EXPIRIES, found)
-    for cluster, client in (
-        (upper, opened.upper),
-        *zip(lowers, (client for _, client in opened.lowers), strict=True),
-    ):
-        if isinstance(client, Client):
-            cluster.put(clusters.WEAKNESSES, list(weaknesses(client.config)))
     # Objects of the upper cluster have timestamps by its clock.
     skew = upper.get(clusters.CLOCK_SKEW) or 0.0
     now = datetime.now(UTC) + timedelta(seconds=skew if abs(skew) >= _RESOLUTION else 0.0)
@@ -264,12 +253,13 @@ def add_installation(snapshot: Snapshot) -> None:
     add_reports(snapshot)
 
 
-async def _identity(upper: Client) -> str:
-    try:
-        system = await upper.get(resources.NAMESPACES, "kube-system")
-    except (Forbidden, NotFound):
-        return ""  # Reported as a finding; rules that need no identity still run.
-    return str(system["metadata"]["uid"])
+async def _identify(client: Client, upper: View) -> None:
+    """Store the identity of the upper cluster, unless it is configured."""
+    if not upper.error and not upper[clusters.IDENTITY]:
+        # An unknown identity is a finding; rules that need no identity still run.
+        with contextlib.suppress(Forbidden, NotFound):
+            system = await client.get(resources.NAMESPACES, "kube-system")
+            upper.put(clusters.IDENTITY, str(system["metadata"]["uid"]))
 
 
 def _drop_optional(cluster: View, opened: Opened) -> None:
