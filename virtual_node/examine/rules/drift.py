@@ -26,7 +26,6 @@ from virtual_node.translate.kinds import CONFIG_MAPS, SECRETS, Kind
 from virtual_node.translate.pods import update
 from virtual_node.translate.pods.update import ChangePolicy, PodChanges
 
-_CONTAINERS = ("containers", "initContainers")
 _BOOKKEEPING = (names.ANNOTATION_APPLIED, names.ANNOTATION_OVERRIDES)
 
 
@@ -164,18 +163,21 @@ def _data_fields(kind: Kind, copy: Mapping[str, Any], source: Mapping[str, Any],
 
 def _spec_fields(changes: update.PodChanges) -> list[str]:
     spec = (changes.metadata_and_spec or {}).get("spec") or {}
-    found: list[str] = []
-    for kind in _CONTAINERS:
-        found += [f"spec.{kind}[{container['name']}].image" for container in spec.get(kind) or ()]
-    return found + [f"spec.{field}" for field in ("activeDeadlineSeconds", "tolerations") if field in spec]
+    others = [f"spec.{field}" for field in ("activeDeadlineSeconds", "tolerations") if field in spec]
+    return _of_containers(spec, "image") + others
 
 
 def _resized_fields(changes: update.PodChanges) -> list[str]:
     spec = (changes.resize or {}).get("spec") or {}
-    found: list[str] = []
-    for kind in _CONTAINERS:
-        found += [f"spec.{kind}[{container['name']}].resources" for container in spec.get(kind) or ()]
-    return found + (["spec.resources"] if "resources" in spec else [])
+    return _of_containers(spec, "resources") + (["spec.resources"] if "resources" in spec else [])
+
+
+def _of_containers(spec: Mapping[str, Any], field: str) -> list[str]:
+    return [
+        f"spec.{kind}[{container['name']}].{field}"
+        for kind in ("containers", "initContainers")
+        for container in spec.get(kind) or ()
+    ]
 
 
 def _metadata_fields(changes: update.PodChanges) -> list[str]:

@@ -120,18 +120,9 @@ def _repelled(view: PodView, nodes: Sequence[Json], evidence: Sequence[str]) -> 
 def _by_message(view: PodView, message: str, evidence: Sequence[str]) -> Findings:
     """Yield findings from the scheduler's message."""
     doctor, status = program.name("doctor"), program.name("status")
-    native = native_group(view.pod["spec"])
-    if found := _GROUP.search(message):
-        yield _group(view, found, evidence)
-    elif native and (found := _MIN_COUNT.search(message)):
-        yield _group_finding(
-            view, native, f"there is no room for {found[1]} pods at once", _more_room(), evidence
-        )
-    elif native and not message and view.age > SCHEDULING:
-        # The scheduler does not look at the pods of an incomplete group.
-        why = "fewer pods than its minCount exist, or there is no such PodGroup"
-        step = f"kubectl --namespace {view.namespace} get podgroups.scheduling.k8s.io,pods,events"
-        yield _group_finding(view, native, why, step, evidence)
+    if group := _group(view, message):
+        name, why, step = group
+        yield view.finding(Code.POD_GROUP, f"The pod waits with pod group {name}: {why}.", evidence, [step])
     elif found := _DIVISION.search(message):
         yield _division(view, found, evidence)
     elif found := _BELOW.search(message):
@@ -156,27 +147,25 @@ def _by_message(view: PodView, message: str, evidence: Sequence[str]) -> Finding
         yield view.finding(Code.NO_SCHEDULER, title, next_steps=[step])
 
 
-def _group(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Finding:
-    """Return why a pod waits for its pod group."""
-    if found["has"] is not None:
-        why = f"{found['has']} of {found['minimum']} pods exist"
-        step = (
-            "find out why the other pods are missing or have scheduling gates: "
-            f"kubectl --namespace {view.namespace} get pods,events"
-        )
-    elif found["needed"] is not None:
-        why, step = f"there is no room for {found['needed']} pods at once", _more_room()
-    else:
-        why, step = "the scheduler's message has the reason", "follow the scheduler's message"
-    return _group_finding(view, found["group"], why, step, evidence)
-
-
-def _more_room() -> str:
-    return f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
-
-
-def _group_finding(view: PodView, group: str, why: str, step: str, evidence: Sequence[str]) -> Finding:
-    return view.finding(Code.POD_GROUP, f"The pod waits with pod group {group}: {why}.", evidence, [step])
+def _group(view: PodView, message: str) -> tuple[str, str, str] | None:
+    """Return the pod group that a pod waits for, why, and the next step; None: it waits for no group."""
+    room = f"add nodes to a lower cluster, or let other pods end; {program.name('status')} shows what is left"
+    listing = f"kubectl --namespace {view.namespace} get"
+    if found := _GROUP.search(message):
+        if found["has"] is not None:
+            step = f"find out why the other pods are missing or have scheduling gates: {listing} pods,events"
+            return found["group"], f"{found['has']} of {found['minimum']} pods exist", step
+        if found["needed"] is not None:
+            return found["group"], f"there is no room for {found['needed']} pods at once", room
+        return found["group"], "the scheduler's message has the reason", "follow the scheduler's message"
+    native = native_group(view.pod["spec"])
+    if native and (found := _MIN_COUNT.search(message)):
+        return native, f"there is no room for {found[1]} pods at once", room
+    if native and not message and view.age > SCHEDULING:
+        # The scheduler does not look at the pods of an incomplete group.
+        why = "fewer pods than its minCount exist, or there is no such PodGroup"
+        return native, why, f"{listing} podgroups.scheduling.k8s.io,pods,events"
+    return None
 
 
 def _division(view: PodView, found: re.Match[str], evidence: Sequence[str]) -> Finding:
