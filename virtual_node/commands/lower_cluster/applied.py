@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from controller_runtime.client.client import Client, PatchType, find
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import terminal
 from controller_runtime.resources import Resource
+from virtual_node.commands.lower_cluster import waiting
 from virtual_node.config import program
 
 _BY = "join"
@@ -83,11 +83,13 @@ async def remove(
     if dry:
         say(step, f"would remove {namespace}/{name}")
         return
+
     # Its pods would count as contents of the namespace, which is deleted only if it is empty.
-    for _ in range(_GONE_SECONDS):
-        if not [each for each in removed if await find(client, each, name, namespace=namespace)]:
-            break
-        await asyncio.sleep(1)
+    async def is_gone() -> bool | None:
+        left = [each for each in removed if await find(client, each, name, namespace=namespace)]
+        return None if left else True
+
+    await waiting.until(is_gone, seconds=_GONE_SECONDS)
     say(step, f"removed {namespace}/{name}")
 
 

@@ -28,7 +28,7 @@ from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file
+from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file, waiting
 from virtual_node.commands.lower_cluster.applied import annotations_of, is_marked, marked, say, secret_data
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.config import program
@@ -38,7 +38,6 @@ from virtual_node.rights import manifests
 from virtual_node.rights import tunnel as tunnel_names
 from virtual_node.rights.tunnel import Tunnel
 
-_POLL = 0.5
 _PROBE = "probe"
 _REMOVAL = 60.0
 """Seconds to wait until the namespace is gone in both clusters."""
@@ -268,19 +267,21 @@ class Join:
         Raises:
             ConfigError: the virtual node is not Ready in time.
         """
-        started = event_loop.now()
         why = "it is not registered"
-        while event_loop.now() < started + self._options.timeout:
-            node = await find(self._upper, resources.NODES, name)
-            if node is not None:
-                ready = condition(node.get("status"), "Ready")
-                if ready.get("status") == "True":
-                    say("node", f"{name} is Ready")
-                    return
-                why = str(ready.get("message") or "it has no condition Ready")
-            await asyncio.sleep(_POLL)
+
+        async def is_ready() -> bool | None:
+            nonlocal why
+            if (node := await find(self._upper, resources.NODES, name)) is None:
+                return None
+            ready = condition(node.get("status"), "Ready")
+            why = str(ready.get("message") or "it has no condition Ready")
+            return True if ready.get("status") == "True" else None
+
+        if await waiting.until(is_ready, seconds=self._options.timeout):
+            say("node", f"{name} is Ready")
+            return
         raise ConfigError(
-            f"virtual node {name} is not Ready after {event_loop.now() - started:.0f} s: {why}; look: "
+            f"virtual node {name} is not Ready after {self._options.timeout:g} s: {why}; look: "
             f"'{program.name('diagnose')} node {name}', 'kubectl --namespace {self._options.namespace} logs --selector "
             "app.kubernetes.io/component=virtual-node'. Then run the command again, or 'lower-cluster leave'."
         )
@@ -338,21 +339,22 @@ async def _run_probe(
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "virtual-node-probe-"}}
     namespace = str((await upper.create(resources.NAMESPACES, marked(space)))["metadata"]["name"])
     started = event_loop.now()
+    pod: dict[str, Any] | None = None
+
+    async def has_run() -> bool | None:
+        nonlocal pod
+        pod = await find(upper, resources.PODS, _PROBE, namespace=namespace)
+        # Admission refuses a pod before its namespace has the default ServiceAccount.
+        if pod is None and await find(upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace):
+            pod = await upper.create(
+                resources.PODS, probe_pod(node, options.probe_image), namespace=namespace
+            )
+        phase = ((pod or {}).get("status") or {}).get("phase")
+        return True if phase in {"Running", "Succeeded"} else None
+
     try:
-        while True:
-            found = await find(upper, resources.PODS, _PROBE, namespace=namespace)
-            if found is None and await find(
-                upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace
-            ):
-                # Admission refuses a pod before its namespace has the default ServiceAccount.
-                found = await upper.create(
-                    resources.PODS, probe_pod(node, options.probe_image), namespace=namespace
-                )
-            if ((found or {}).get("status") or {}).get("phase") in {"Running", "Succeeded"}:
-                break
-            if event_loop.now() > started + options.timeout:
-                raise ConfigError(await _why_not_running(upper, found, node, options))
-            await asyncio.sleep(_POLL)
+        if not await waiting.until(has_run, seconds=options.timeout):
+            raise ConfigError(await _why_not_running(upper, pod, node, options))
         seconds = event_loop.now() - started
         if is_tunnelled:
             await tunnel.prove(upper, namespace, _PROBE, seconds=options.timeout)
@@ -379,13 +381,13 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
     """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
-    deadline = event_loop.now() + _REMOVAL
-    while event_loop.now() < deadline:
+
+    async def is_gone() -> bool | None:
         left = [await find(each, resources.NAMESPACES, namespace) for each in (upper, lower)]
-        if left == [None, None]:
-            return
-        await asyncio.sleep(_POLL)
-    say("probe", f"namespace {namespace} is still being deleted")
+        return True if left == [None, None] else None
+
+    if not await waiting.until(is_gone, seconds=_REMOVAL):
+        say("probe", f"namespace {namespace} is still being deleted")
 
 
 async def find_release(upper: Client, options: argparse.Namespace) -> Release:

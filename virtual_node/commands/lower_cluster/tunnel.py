@@ -18,7 +18,7 @@ from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed
 from controller_runtime.tls.key_pairs import covers, share_left
 from controller_runtime.util import event_loop
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import applied
+from virtual_node.commands.lower_cluster import applied, waiting
 from virtual_node.commands.lower_cluster.applied import is_marked, say, secret_data
 from virtual_node.config import program
 from virtual_node.rights import tunnel
@@ -166,21 +166,20 @@ async def connected(lower: Client, made: Tunnel, seconds: float) -> None:
     Raises:
         ConfigError: it is not connected in time.
     """
-    started = event_loop.now()
-    while True:
+
+    async def is_connected() -> bool | None:
         agent = await find(lower, resources.DEPLOYMENTS, made.lower_name, namespace=made.lower_namespace)
-        if _is_available(agent):
-            say(_STEP, f"the agent is connected to {made.address}")
-            return
-        if event_loop.now() > started + seconds:
-            raise ConfigError(
-                f"the agent is not connected after {seconds:.0f} s. In the lower cluster: 'kubectl --namespace "
-                f"{made.lower_namespace} logs deployment/{made.lower_name}'. It must reach {made.address}, which leads to "
-                f"Service {made.namespace}/{made.name}-agents of the upper cluster, and 'kubectl --namespace "
-                f"{made.namespace} get pods --selector app.kubernetes.io/component=tunnel' there must be Ready. Then run "
-                "the command again."
-            )
-        await asyncio.sleep(_POLL)
+        return True if _is_available(agent) else None
+
+    if not await waiting.until(is_connected, seconds=seconds):
+        raise ConfigError(
+            f"the agent is not connected after {seconds:.0f} s. In the lower cluster: 'kubectl --namespace "
+            f"{made.lower_namespace} logs deployment/{made.lower_name}'. It must reach {made.address}, which leads to "
+            f"Service {made.namespace}/{made.name}-agents of the upper cluster, and 'kubectl --namespace "
+            f"{made.namespace} get pods --selector app.kubernetes.io/component=tunnel' there must be Ready. Then run "
+            "the command again."
+        )
+    say(_STEP, f"the agent is connected to {made.address}")
 
 
 def _is_available(deployment: dict[str, Any] | None) -> bool:
