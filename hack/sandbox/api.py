@@ -55,14 +55,20 @@ class Api:
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return await self._call("POST", path, query=query, body=body)
 
-    async def merge(self, path: str, change: Mapping[str, Any]) -> dict[str, Any]:
+    async def merge(self, path: str, change: Mapping[str, Any], *, strategic: bool = False) -> dict[str, Any]:
         """Change an object by a merge patch.
+
+        Args:
+            path: of the object or its subresource.
+            change: the patch.
+            strategic: whether lists are merged by their keys, as ``kubectl patch`` does.
 
         Raises:
             SandboxError: the server refuses it, or does not answer; quotes the response.
         """
+        kind = "strategic-merge-patch" if strategic else "merge-patch"
         return await self._call(
-            "PATCH", path, body=change, headers={"Content-Type": "application/merge-patch+json"}
+            "PATCH", path, body=change, headers={"Content-Type": f"application/{kind}+json"}
         )
 
     async def delete(self, path: str, *, query: Mapping[str, str] | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime import resources
 from hack.sandbox import Cluster, Sandbox
 from tests.clusters.services.client_loop import count, start_client
 from tests.clusters.virtual_nodes import REAL, SIMULATED, pod
@@ -36,11 +37,10 @@ async def ready_addresses(cluster: Cluster, namespace: str) -> int:
 
 async def mark_pods_not_ready(upper: Cluster, namespace: str) -> None:
     """Do what kube-controller-manager does 40 s after the last heartbeat of a kubelet."""
-    patch = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+    patch = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     for one in (await get(upper, namespace, "pods"))["items"]:
-        await upper.kubectl(
-            "-n", namespace, "patch", "pod", one["metadata"]["name"], "--subresource=status", "-p", patch
-        )
+        path = resources.PODS.path(namespace=namespace, name=one["metadata"]["name"])
+        await upper.api.merge(f"{path}/status", patch, strategic=True)
 
 
 async def test_returning_process_leaves_healthy_backends_ready(
@@ -66,6 +66,7 @@ async def test_returning_process_leaves_healthy_backends_ready(
     async def watch() -> None:
         while not returned.is_set():
             lowest.append(await below())
+            await asyncio.sleep(0.05)  # without a pause, this would use a whole CPU
 
     watching = asyncio.create_task(watch())
     try:
