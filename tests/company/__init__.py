@@ -3,4 +3,7 @@
 Each entry of ``entries`` installs a program as its users do, lets it do its usual job, and returns what it observed. The
 suite runs an entry twice, with pods of the lower cluster and with pods of the virtual node, and writes the difference of
 the two into docs/reference/works-with.md.
+
+Without an entry, because they were not to be had as a complete Go module: Tekton Pipelines, cluster-autoscaler, Headlamp's
+backend, and Argo Workflows, whose archive lacks ``workflow/executor/osspecific/signal_linux.go``.
 """
