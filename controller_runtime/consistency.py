@@ -117,6 +117,7 @@ class OwnWrites(Generic[K]):
 
     def __init__(self, name: str) -> None:
         self._writes: dict[K, _Writes] = {}
+        self._waiting: set[K] = set()
         self._skips = _SKIPS.labels(name)
 
     @contextlib.contextmanager
@@ -134,6 +135,7 @@ class OwnWrites(Generic[K]):
     def must_wait(self, key: K) -> bool:
         """Report whether a key must wait for a cache that does not show our last writes for the key; count waits."""
         writes = self._writes.pop(key, None)
+        self._waiting.discard(key)
         if writes is None:
             return False
         now = asyncio.get_running_loop().time()
@@ -141,8 +143,13 @@ class OwnWrites(Generic[K]):
         if not left:
             return False
         self._writes[key] = left
+        self._waiting.add(key)
         self._skips.inc()
         return True
+
+    def is_waiting(self, key: K) -> bool:
+        """Report whether a key was queued before the caches showed our last writes for it, so that it must run again."""
+        return key in self._waiting
 
 
 def as_number(version: str) -> int:

@@ -74,6 +74,10 @@ class Controller(Generic[K]):
         """Queue a key for reconciliation."""
         self.queue.add(key)
 
+    def is_waiting(self, key: K) -> bool:
+        """Report whether a key waits for a cache that does not show our last write for it yet."""
+        return self._own_writes.is_waiting(key)
+
     async def run(self) -> None:
         """Work until cancelled or the queue is shut down and drained. Call once: it shuts down the queue."""
         try:

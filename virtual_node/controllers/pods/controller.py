@@ -159,10 +159,10 @@ class PodController:
         )
 
     def _upper_updated(self, old: Object, new: Object) -> None:
-        """Queue a changed upper pod, unless the change is our own and nothing follows from it."""
-        record = self._records.get(new.uid)
-        if record is None or not record.status.is_own_write(old, new):
-            self.queue.add(new.uid)
+        """Queue a changed upper pod, unless the change is our own, nothing follows from it, and nothing waits for it."""
+        record, uid = self._records.get(new.uid), new.uid
+        if record is None or not record.status.is_own_write(old, new) or self.controller.is_waiting(uid):
+            self.queue.add(uid)
 
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""

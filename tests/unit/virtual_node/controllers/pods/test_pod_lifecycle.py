@@ -389,3 +389,19 @@ async def test_a_burst_of_pods_reads_and_creates_its_namespace_once():
         await asyncio.sleep(5)
         assert all(scene.is_below(f"p{number}") for number in range(30))
         assert sorted(asked) == ["create", "get"]
+
+
+async def test_a_change_during_a_status_write_is_reported_as_soon_as_the_cache_shows_the_write():
+    """It waits for the watch event of our write, which needs no reconciliation otherwise."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(1)
+        scene.upper.held.add("pods")
+        scene.lower.change("pods", KEY, status={"phase": "Running"})
+        await asyncio.sleep(0.1)
+        scene.lower.change("pods", KEY, status={"phase": "Running", "message": "news"})
+        await asyncio.sleep(0.3)
+        assert "message" not in scene.above()["status"]
+        scene.upper.release("pods")
+        await asyncio.sleep(0.01)
+        assert scene.above()["status"]["message"] == "news"
