@@ -43,6 +43,11 @@ class ClusterView:
         """Report whether a pod is bound to a selected virtual node."""
         return self.is_virtual((pod.spec or {}).get("nodeName") or "")
 
+    def on_virtual_node(self, key: str) -> Object | None:
+        """Return the pod with a key if it is bound to a selected virtual node."""
+        pod = self.pods.store.get(key)
+        return pod if pod is not None and self.is_on_virtual_node(pod) else None
+
     def may_run_unseen(self, pod: Object) -> bool:
         """Report whether a pod may run in a lower cluster that does not answer."""
         node = self.nodes.store.get((pod.spec or {}).get("nodeName") or "")

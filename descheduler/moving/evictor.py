@@ -11,9 +11,8 @@ move any more is deleted, which withdraws it. Source: KEP-4563, k8s.io/api ``lif
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from controller_runtime.client.client import Client, find
 from controller_runtime.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, TooManyRequests
 from controller_runtime.log import get_logger
 from controller_runtime.objects import Object
+from controller_runtime.util import event_loop
 
 REQUESTER = f"{names.DOMAIN}/descheduler"
 _UNOBSERVED = 30.0
@@ -71,6 +71,11 @@ def _name(uid: str) -> str:
     return f"virtual-node-{uid}"
 
 
+def _is_for(spec: Any, pod: Object) -> bool:
+    """Report whether a request's spec is that of a descheduler for a pod."""
+    return bool(spec == request_for(pod)["spec"])
+
+
 def decide(pod: Object, request: Mapping[str, Any] | None, *, waited: float) -> Step:
     """Return the next step for a pod with responders.
 
@@ -81,7 +86,7 @@ def decide(pod: Object, request: Mapping[str, Any] | None, *, waited: float) -> 
     """
     if request is None:
         return Step.REQUEST
-    if request.get("spec") != request_for(pod)["spec"]:
+    if not _is_for(request.get("spec"), pod):
         return Step.EVICT  # not ours, or withdrawn by its namespace's users
     status = request.get("status") or {}
     if is_true(status, "Failed"):
@@ -95,18 +100,28 @@ def decide(pod: Object, request: Mapping[str, Any] | None, *, waited: float) -> 
 class _Open:
     namespace: str
     name: str
+    spec: Mapping[str, Any]
     since: float
     tried: float
     """Time of the last attempt to evict the pod."""
     uid: str = ""
     """The request's; empty: it was not created or read yet."""
+    is_asked: bool = False
+    """An attempt to evict the pod is in progress, and may create the request."""
 
 
 class Evictor:
     """Evicts pods of one descheduler."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, find_pod: Callable[[str], Object | None]) -> None:
+        """Begin without requests.
+
+        Args:
+            client: of the upper cluster.
+            find_pod: returns the pod with a key if it is on a virtual node of this descheduler; None: it is not.
+        """
         self._client = client
+        self._find_pod = find_pod
         self._open: dict[str, _Open] = {}
         """By the UID of the pod."""
         self._cancelled = asyncio.Event()
@@ -139,13 +154,11 @@ class Evictor:
         is_complete = False
         while True:
             is_complete = is_complete or await self._read_earlier()
+            await event_loop.wait(self._cancelled, _UNWANTED / 3)
             self._cancelled.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_UNWANTED / 3):
-                    await self._cancelled.wait()
             now = asyncio.get_running_loop().time()
             for pod, request in list(self._open.items()):
-                if now - request.tried < _UNWANTED:
+                if now - request.tried < _UNWANTED or request.is_asked:
                     continue
                 try:
                     await self._withdraw(request)
@@ -171,18 +184,27 @@ class Evictor:
         now = asyncio.get_running_loop().time()
         for request in found.items:
             target = ((request.spec or {}).get("target") or {}).get("pod") or {}
-            uid = str(target.get("uid"))
-            if (request.spec or {}).get("requester") == REQUESTER and request.name == _name(uid):
-                own = _Open(request.namespace, request.name, since=now, tried=now, uid=request.uid)
-                self._open.setdefault(uid, own)
+            # Other deschedulers, for other virtual nodes, make requests that look the same.
+            pod = self._find_pod(f"{request.namespace}/{target.get('name')}")
+            if pod is not None and request.name == _name(pod.uid) and _is_for(request.spec, pod):
+                own = _Open(
+                    request.namespace, request.name, request.spec, since=now, tried=now, uid=request.uid
+                )
+                self._open.setdefault(pod.uid, own)
         return True
 
     async def _withdraw(self, request: _Open) -> None:
-        if not request.uid:
-            return
+        uid = request.uid
+        if not uid:  # the response to its creation may be lost
+            served = await find(
+                self._client, resources.EVICTION_REQUESTS, request.name, namespace=request.namespace
+            )
+            if served is None or served.get("spec") != request.spec:
+                return
+            uid = served["metadata"]["uid"]
         try:
             await self._client.delete(
-                resources.EVICTION_REQUESTS, request.name, namespace=request.namespace, uid=request.uid
+                resources.EVICTION_REQUESTS, request.name, namespace=request.namespace, uid=uid
             )
         except NotFound:
             return  # deleted with its pod
@@ -192,15 +214,16 @@ class Evictor:
         now = asyncio.get_running_loop().time()
         body = request_for(pod)
         name = body["metadata"]["name"]
-        request = self._open.setdefault(pod.uid, _Open(pod.namespace, name, since=now, tried=now))
-        request.tried = now
+        new = _Open(pod.namespace, name, body["spec"], since=now, tried=now)
+        request = self._open.setdefault(pod.uid, new)
+        request.tried, request.is_asked = now, True
         try:
             served = await find(self._client, resources.EVICTION_REQUESTS, name, namespace=pod.namespace)
             step = decide(pod, served, waited=now - request.since)
             if step is Step.REQUEST:
                 served = await self._client.create(resources.EVICTION_REQUESTS, body, namespace=pod.namespace)
         except AlreadyExists:
-            return True
+            return True  # the next attempt reads it
         except (Forbidden, Invalid, NotFound) as error:
             _log.info("eviction cannot be requested; evicting", pod=pod.key, why=str(error))
             return False
@@ -208,6 +231,10 @@ class Evictor:
             if error.code != 404:  # the API is not served any more: a response without a Status
                 raise
             return False
+        finally:
+            request.is_asked = False
+            if request.tried < now:  # cancelled meanwhile
+                self._cancelled.set()
         if served is not None and step is not Step.EVICT:
             request.uid = served["metadata"]["uid"]
         return step is not Step.EVICT

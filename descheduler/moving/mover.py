@@ -133,7 +133,7 @@ class Mover:
         records = RecordStore(client, Record, namespace, recorder)
         self.recreator = Recreator(client, pods=self.view.pods, recorder=recorder, store=records)
         leaving = RecordStore(client, Departure, namespace, recorder)
-        self.evictor = Evictor(client)
+        self.evictor = Evictor(client, self.view.on_virtual_node)
         self.departures = Departures(
             client, self.view, recorder, leaving, self.evictor, self.options.wave, self.now
         )

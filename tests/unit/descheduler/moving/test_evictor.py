@@ -111,17 +111,20 @@ async def test_a_pod_without_responders_or_of_a_group_is_not_requested(body: dic
 
 
 @pytest.mark.parametrize(
-    ("change", "is_withdrawn"),
-    [({}, True), ({"requester": "acme.example/other"}, False)],
+    ("change", "node", "is_withdrawn"),
+    [({}, "a", True), ({"requester": "acme.example/other"}, "a", False), ({}, "machine", False)],
 )
 async def test_a_request_of_an_earlier_leader_is_withdrawn(
     change: dict[str, str],
+    node: str,
     is_withdrawn: bool,  # noqa: FBT001
 ):
-    """Its drain may have been cancelled while there was no leader."""
+    """Its drain may have been cancelled while there was no leader. Requests for pods of other nodes are those of others."""
     body = responding()
+    body["spec"]["nodeName"] = node
     cluster = cluster_with({**body, "status": {"phase": "Running"}})
-    cluster.put(REQUESTS, _request(_OBSERVED, **change))
+    request = request_for(cached(cluster.get("pods", "default/p0")))
+    cluster.put(REQUESTS, {**request, "spec": {**request["spec"], **change}, "status": _OBSERVED})
     async with process_on(cluster).running():
         await asyncio.sleep(100)
         assert cluster.all(REQUESTS)
