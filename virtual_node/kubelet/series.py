@@ -71,8 +71,8 @@ class _Seen(NamedTuple):
     running: int
     exited: int
     has_claims: bool
-    ended: frozenset[tuple[str, str]]
-    """Type and name of the terminated containers."""
+    ended: Mapping[tuple[str, str], int]
+    """How often containers have terminated, by type and name; those that have not are absent."""
 
 
 class NodeSeries:
@@ -112,7 +112,7 @@ class NodeSeries:
         before = self._pods.get(pod.uid)
         status = pod.status or {}
         states = [
-            (kind, container.get("name") or "", container.get("state") or {})
+            (kind, container, container.get("state") or {})
             for field, kind in _STATUSES.items()
             for container in status.get(field) or ()
         ]
@@ -132,12 +132,17 @@ class NodeSeries:
             sum("running" in state for _, _, state in states),
             sum("terminated" in state for _, _, state in states),
             has_claims,
-            frozenset((kind, name) for kind, name, state in states if "terminated" in state),
+            {
+                (kind, container.get("name") or ""): ends
+                for kind, container, _ in states
+                if (ends := _ends(container))
+            },
         )
         if before is not None:  # otherwise the containers may have ended before this process started
-            for kind, name, state in states:
-                if "terminated" in state and (kind, name) not in before.ended:
-                    self._note_ending(kind, state["terminated"] or {})
+            for kind, container, _ in states:
+                what = kind, container.get("name") or ""
+                if (ends := seen.ended.get(what, 0)) > (known := before.ended.get(what, 0)):
+                    self._note_endings(kind, container, ends - known)
         self._pods[pod.uid] = seen
         self._add(seen, 1)
 
@@ -160,13 +165,15 @@ class NodeSeries:
         self._exited += sign * seen.exited
         self._with_claims += sign * seen.has_claims
 
-    def _note_ending(self, kind: str, terminated: Mapping[str, Any]) -> None:
-        """Count a container that has terminated."""
+    def _note_endings(self, kind: str, container: Mapping[str, Any], number: int) -> None:
+        """Count terminations of a container by the cause of the last one, which is all that its status has."""
+        states = (container.get("state") or {}, container.get("lastState") or {})
+        terminated = next((state["terminated"] or {} for state in states if "terminated" in state), {})
         reason = str(terminated.get("reason") or "")[:_LONGEST_REASON]
         ending = kind, str(terminated.get("exitCode", 0))[:_LONGEST_REASON], reason
         if ending not in self._endings and len(self._endings) >= _MOST_ENDINGS:
             ending = kind, _OTHER, _OTHER
-        self._endings[ending] += 1
+        self._endings[ending] += number
 
     def _families(self) -> Iterator[Metric]:
         node = GaugeMetricFamily(
@@ -202,6 +209,11 @@ class NodeSeries:
         )
         errors.add_sample(errors.name, {}, self._renewal_errors)
         yield errors
+
+
+def _ends(container: Mapping[str, Any]) -> int:
+    """Return how often a container has terminated: before each restart, and now."""
+    return int(container.get("restartCount") or 0) + ("terminated" in (container.get("state") or {}))
 
 
 def _has_claims(pod: Object) -> bool:

@@ -114,6 +114,31 @@ async def test_a_termination_is_counted_once_by_type_code_and_reason():
     }
 
 
+async def test_restarts_between_two_statuses_count():
+    """The mirror may merge statuses of a container that ends quickly. The cause is that of the last termination."""
+    series = _series()
+
+    def saw(restarts: int, last: dict[str, Any]) -> None:
+        container = {"name": "c", "state": {"running": {}}, "restartCount": restarts, "lastState": last}
+        series.saw(
+            from_dict(
+                {
+                    "kind": "Pod",
+                    "metadata": {"namespace": "shop", "name": "a", "uid": "a"},
+                    "spec": {"containers": []},
+                    "status": {"phase": "Running", "containerStatuses": [container]},
+                }
+            )
+        )
+
+    saw(2, {})
+    for _ in range(2):
+        saw(5, {"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    assert {name: value for name, value in _samples(series).items() if "terminated" in name} == {
+        "kubelet_terminated_containers_total container 137 OOMKilled": 3
+    }
+
+
 async def test_any_exit_codes_and_reasons_make_a_limited_number_of_series():
     """A hostile lower cluster may report as many as it likes."""
     series = _series()
