@@ -31,7 +31,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.client.served_version import first_served
-from controller_runtime.errors import ApiError, NotFound, Unavailable, is_retryable
+from controller_runtime.errors import ApiError, Forbidden, NotFound, Unavailable, is_retryable
 from controller_runtime.objects import Object
 from controller_runtime.resources import Resource
 from controller_runtime.util.keyed import KeyedLocks
@@ -54,6 +54,8 @@ from virtual_node.translate.pods.service_account import account_of, mounted_name
 _WORKERS = 4
 _RECHECK = 60.0
 """Seconds until a Secret is checked again if no event may follow, as of tokens."""
+_LACKING = 60.0
+"""Longest pause after a request for which a right or the ServiceAccount is missing."""
 _CACHE_BEHIND = 10.0
 """Seconds for which a Secret that was written counts as existing before the cache shows it."""
 _SYNC_TIMEOUT = 10.0
@@ -231,7 +233,8 @@ class CertificateController:
         """Requeue the Secret of an upper pod that is gone, for deletion."""
         tracked = self._pods.pop(uid, None)
         if tracked is not None:
-            self._left[uid] = tracked.where  # a user of the lower cluster may have labelled another Secret
+            # Instead of what `_found` took from a Secret that a user of the lower cluster labelled.
+            self._left[uid] = tracked.where
         if uid in self._left:
             self._queue.queue.add(uid)
 
@@ -375,7 +378,10 @@ class CertificateController:
         tracked.issues[source.key] = step.issue
         if step.event[0]:
             self.context.warn(upper, *step.event)
-        if step.must_request and tracked.has_made_key:
+        if step.must_request and source.key_type not in _KEYS:
+            why = f"unknown key type {source.key_type!r}"
+            tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
+        elif step.must_request and tracked.has_made_key:
             self._queue.queue.add(upper.uid)
         elif step.must_request:
             tracked.has_made_key = True
@@ -385,10 +391,11 @@ class CertificateController:
                 if is_retryable(error):
                     raise
                 why = f"PodCertificateRequest for signer {source.signer}: {error.message}"
-                tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
-            except KeyError:
-                why = f"unknown key type {source.key_type!r}"
-                tracked.issues[source.key] = pod_certificates.failed(step.issue, why, self.clock())
+                # A right or a ServiceAccount may be added at any time. Nothing else that is refused becomes valid by itself.
+                longest = _LACKING if isinstance(error, Forbidden | NotFound) else pod_certificates.LAST_RETRY
+                tracked.issues[source.key] = pod_certificates.failed(
+                    step.issue, why, self.clock(), longest=longest
+                )
             else:
                 tracked.issues[source.key] = replace(step.issue, request=made, failed="")
         return self._waiting(upper, source, tracked.issues[source.key])

@@ -168,7 +168,7 @@ def anchors(source: TrustSource, bundles: Iterable[Mapping[str, Any]]) -> str | 
     found = list(filter(_selects(source), bundles))
     if not found:
         return "" if source.optional else None
-    blocks = {block for bundle in found for block in _pem_blocks(bundle["spec"].get("trustBundle") or "")}
+    blocks = {block for bundle in found for block in _bundle_blocks(bundle["spec"].get("trustBundle") or "")}
     return "".join(map(DER_cert_to_PEM_cert, sorted(blocks, key=lambda der: hashlib.sha256(der).digest())))
 
 
@@ -264,9 +264,12 @@ def decide(issue: Issue, request: Mapping[str, Any] | None, now: float, *, jitte
     return _warned(issue, now)
 
 
-def failed(issue: Issue, why: str, now: float) -> Issue:
-    """Return what is known after a request that the upper cluster refused at a Unix time; the pause doubles each time."""
-    pause = min(issue.retry_after, LAST_RETRY)
+def failed(issue: Issue, why: str, now: float, *, longest: float = LAST_RETRY) -> Issue:
+    """Return what is known after a request that the upper cluster refused at a Unix time.
+
+    The pause until the next request doubles each time, up to ``longest`` seconds.
+    """
+    pause = min(issue.retry_after, longest)
     return replace(issue, failed=why, retry_at=now + pause, retry_after=2 * pause)
 
 
@@ -484,7 +487,11 @@ def _selects(source: TrustSource) -> Callable[[Mapping[str, Any]], bool]:
     )
 
 
-@functools.lru_cache(maxsize=32)  # many pods select the same bundles; an object has at most 1.5 MiB
+@functools.lru_cache(maxsize=8)  # many pods select the same bundles; an object has at most 1.5 MiB
+def _bundle_blocks(text: str) -> tuple[bytes, ...]:
+    return _pem_blocks(text)
+
+
 def _pem_blocks(text: str) -> tuple[bytes, ...]:
     found = []
     for block in _BLOCK.finditer(text.replace("\r\n", "\n")):
