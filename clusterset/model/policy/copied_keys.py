@@ -192,7 +192,9 @@ STATE: Mapping[str, tuple[str, ...]] = {
         "kubernetes.io/limit-ranger",
         "openshift.io/scc",
         "security.openshift.io/validated-scc-subject-type",
-        "autopilot.gke.io/*",
+        "autopilot.gke.io/resource-adjustment",
+        "autopilot.gke.io/selector-toleration",
+        "autopilot.gke.io/warden-version",
     ),
 }
 """Shell patterns of annotations that programs of a cluster write on its pods, by program."""
