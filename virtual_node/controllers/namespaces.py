@@ -66,7 +66,9 @@ class Namespaces:
         default_factory=lambda: SharedAnswers(fresh=0)
     )
     """All pods of a burst ask at the same time."""
-    _reading: SharedAnswers[str, str] = field(default_factory=lambda: SharedAnswers(fresh=0))
+    _reading: SharedAnswers[tuple[str, int], str] = field(default_factory=lambda: SharedAnswers(fresh=0))
+    _doubts: int = 0
+    """Number of calls of ``doubt``, so that no read that began before one is used after it."""
 
     def __post_init__(self) -> None:
         """Register handlers on the informers of namespaces."""
@@ -166,16 +168,19 @@ class Namespaces:
         watched = self.caches.lower_namespaces.store.get(namespace)
         if known and (now - read_at < _UID_KNOWN or (watched is not None and watched.uid == known)):
             return known
-        return await self._reading.get(namespace, partial(self._read_uid, namespace))
+        doubts = self._doubts
+        return await self._reading.get((namespace, doubts), partial(self._read_uid, namespace, doubts))
 
-    async def _read_uid(self, namespace: str) -> str:
+    async def _read_uid(self, namespace: str, doubts: int) -> str:
         lower = from_dict(await self.context.lower.get(resources.NAMESPACES, namespace))
-        self._note_uid(lower)
+        if doubts == self._doubts:
+            self._note_uid(lower)
         return lower.uid
 
     def doubt(self, namespace: str) -> None:
         """Read a lower namespace again before its uid is used, because a pod in it was lost."""
         self._uids.pop(namespace, None)
+        self._doubts += 1
 
     def _note_uid(self, lower: Object) -> None:
         self._uids[lower.name] = lower.uid, asyncio.get_running_loop().time()
@@ -390,13 +395,22 @@ class Leftovers:
 
         Many groups have kinds that the preferred version lacks, such as AlertmanagerConfig of ``monitoring.coreos.com``.
         """
-        groups = [("", "v1", "/api/v1")]
+        groups = [("", "v1", "/api/v1", False)]
         for group in _entries(await self._get("/apis"), "groups"):
             preferred = group["preferredVersion"]["version"]
             versions = dict.fromkeys((preferred, *(each["version"] for each in group.get("versions") or ())))
-            groups += [(group["name"], version, f"/apis/{group['name']}/{version}") for version in versions]
-        for group_name, version, path in groups:
-            for entry in _entries(await self._get(path), "resources"):
+            groups += [
+                (group["name"], version, f"/apis/{group['name']}/{version}", version != preferred)
+                for version in versions
+            ]
+        for group_name, version, path, is_other in groups:
+            try:
+                listed = await self._get(path)
+            except NotFound:
+                if not is_other:
+                    raise
+                continue  # the version was just removed; its objects are in the preferred one
+            for entry in _entries(listed, "resources"):
                 if entry.get("namespaced") and "list" in entry.get("verbs", ()) and "/" not in entry["name"]:
                     yield Resource(group_name, version, entry["name"], entry["kind"])
 

@@ -163,6 +163,8 @@ class PodController:
         record, uid = self._records.get(new.uid), new.uid
         if record is None or not record.status.is_own_write(old, new) or self.controller.is_waiting(uid):
             self.queue.add(uid)
+        elif record.spec.synced is old:
+            record.spec.synced = new  # the lower pod matches it, too, and the older state can be freed
 
     def _note_end(self, old: Object, new: Object) -> None:
         """Retry pods that wait for a quota when a lower pod has finished."""

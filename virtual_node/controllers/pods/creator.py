@@ -162,21 +162,23 @@ class PodCreator:
             return await self._refuse(upper, record, body, lost)
         is_unanswered = record.creation.sent
         try:
-            with self.namespaces.in_use(namespace):
-                if problems := await self._missing(upper, upper_pod, options):
-                    return await self.delays.wait_for(upper, record, problems[0])
-                await self.service_links.settled(upper.namespace)
-                await self.service_links.add(body, upper_pod, translated.budget)
-                reference = ownership.controller_reference(namespace, await self.namespaces.uid(namespace))
-                body["metadata"]["ownerReferences"] = [reference]
-                lower = shrink_large(from_dict(body))
-                # Asked again, because others were created or refused meanwhile.
-                if (paused := await self.delays.pause(upper, record, namespace, body["spec"])) is not None:
-                    return paused
-                if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
-                    return await self.delays.wait_for(upper, record, problem)
-                with self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory):
-                    created = await self._send(body, record.creation)
+            problems = await self._prepare(upper, translated, options)
+        except ApiError as error:
+            return await self.delays.not_created(upper, record, body, error)
+        if problems:
+            return await self.delays.wait_for(upper, record, problems[0])
+        lower = shrink_large(from_dict(body))
+        # Asked again, because others were created or refused meanwhile.
+        if (paused := await self.delays.pause(upper, record, namespace, body["spec"])) is not None:
+            return paused
+        if (problem := self.context.no_room(upper.namespace, lower.memory)) is not None:
+            return await self.delays.wait_for(upper, record, problem)
+        try:
+            with (
+                self.namespaces.in_use(namespace),
+                self.context.lower.caches.growing("Pod", namespace, upper.name, lower.memory),
+            ):
+                created = await self._send(body, record.creation)
         except AlreadyExists:
             return await self._name_is_taken(upper, record, body if is_unanswered else None)
         except ApiError as error:
@@ -252,6 +254,23 @@ class PodCreator:
     def _note_created(record: PodRecord, uid: str) -> None:
         record.lower.created(uid)
         record.creation.created_at = event_loop.now()
+
+    async def _prepare(self, upper: Object, translated: _Translated, options: PodOptions) -> list[Problem]:
+        """Create what a new pod needs, and complete its body with what depends on that; return what is missing.
+
+        Raises:
+            ApiError: the lower cluster refuses or does not answer.
+        """
+        upper_pod, body = translated.upper_pod, translated.body
+        namespace = body["metadata"]["namespace"]
+        with self.namespaces.in_use(namespace):
+            if problems := await self._missing(upper, upper_pod, options):
+                return problems
+            await self.service_links.settled(upper.namespace)
+            await self.service_links.add(body, upper_pod, translated.budget)
+            reference = ownership.controller_reference(namespace, await self.namespaces.uid(namespace))
+            body["metadata"]["ownerReferences"] = [reference]
+        return []
 
     async def _missing(self, upper: Object, upper_pod: dict[str, Any], options: PodOptions) -> list[Problem]:
         """Create what a new pod needs in the lower cluster; return what is missing or cannot be created."""

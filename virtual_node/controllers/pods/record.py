@@ -200,7 +200,7 @@ class StatusSync:
     """Limits the writes of the status."""
 
     def is_own_write(self, old: Object, new: Object) -> bool:
-        """Report whether an upper pod's change is only a status that we wrote, so that nothing follows from it.
+        """Report whether an upper pod's change is only a status that we wrote, which needs no reconciliation.
 
         The status of a finished pod, and labels that we added, lead to further steps.
         """
