@@ -34,7 +34,6 @@ from virtual_node.examine.health import add_reports
 from virtual_node.examine.objects import Json, cluster_of, is_virtual, last_seen
 from virtual_node.examine.pod_view import PodView
 from virtual_node.examine.reader import (
-    NODE_LEASES,
     VIRTUAL_NODES,
     Reader,
     bounded,
@@ -204,7 +203,7 @@ async def _node(reader: Reader, name: str) -> list[Finding]:
         )
     listed = await reader.all(resources.PODS, field_selector=f"spec.nodeName={name}") or ()
     bound = [pod.to_dict() for pod in listed]
-    lease = await reader.get(resources.LEASES, name, namespace=NODE_LEASES)
+    lease = await reader.get(resources.LEASES, name, namespace=names.NODE_LEASES)
     leases = None if lease is None and reader.missing else {name: lease} if lease else {}
     now = await server_clock(reader.client)
     snapshot = known(now, {NODES: [node], LEASES: leases, BOUND: (), WAITING: ()})
@@ -400,7 +399,9 @@ async def read_pod(reader: Reader, pod: dict[str, Any]) -> PodView:
         asyncio.gather(
             reader.all(resources.NODES, label_selector=VIRTUAL_NODES),
             _nothing() if not node_name else reader.get(resources.NODES, node_name),
-            _nothing() if not node_name else reader.get(resources.LEASES, node_name, namespace=NODE_LEASES),
+            _nothing()
+            if not node_name
+            else reader.get(resources.LEASES, node_name, namespace=names.NODE_LEASES),
         ),
         asyncio.gather(
             reader.events_about(pod),

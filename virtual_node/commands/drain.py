@@ -177,7 +177,7 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
             try:
                 node = await find(client, resources.NODES, name)
             except (Unavailable, TooManyRequests) as error:
-                # The descheduler works on, so a short outage of the API server does not end the command.
+                # The descheduler continues, so a short outage of the API server does not end the command.
                 if unanswered_since is None:
                     unanswered_since = loop.time()
                     output.note(f"the upper cluster does not answer; the drain continues: {error.message}")

@@ -20,7 +20,6 @@ from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.objects import Json, key, last_seen, ready_endpoints
 from virtual_node.examine.reader import (
     DESCHEDULER_LEASE,
-    NODE_LEASES,
     Need,
     Reader,
     kubelet_answer,
@@ -41,7 +40,7 @@ _NEEDS = (
     Need("list", resources.PODS),
     Need("get", resources.PODS, subresource="log"),
     Need("list", resources.EVENTS),
-    Need("list", resources.LEASES, namespace=NODE_LEASES),
+    Need("list", resources.LEASES, namespace=names.NODE_LEASES),
     Need("get", resources.LEASES, namespace=_SYSTEM),
     Need("list", resources.DEPLOYMENTS),
     Need("list", resources.MUTATING_WEBHOOK_CONFIGURATIONS),

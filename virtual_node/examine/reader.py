@@ -170,8 +170,6 @@ _PARALLEL = 8
 VIRTUAL_NODES = f"{names.LABEL_NODE_TYPE}={names.NODE_TYPE_VIRTUAL}"
 """Label selector of virtual nodes."""
 DESCHEDULER_LEASE = "virtual-node-descheduler"
-NODE_LEASES = "kube-node-lease"
-"""Namespace of the nodes' Leases."""
 
 
 async def bounded(pending: Iterable[Awaitable[T]]) -> list[T]:

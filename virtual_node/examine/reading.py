@@ -38,7 +38,7 @@ from virtual_node.examine.objects import (
 )
 from virtual_node.examine.packed import PackedObjects, Packer, Selected
 from virtual_node.examine.path_reading import read_version
-from virtual_node.examine.reader import NODE_LEASES, bounded, explain_failure
+from virtual_node.examine.reader import bounded, explain_failure
 from virtual_node.examine.snapshot import Fact, Snapshot, View, objects
 from virtual_node.translate import endpoints
 from virtual_node.translate.base.view import pod_options
@@ -98,7 +98,7 @@ async def lease_into(client: Client, upper: View, leases: dict[str, Json], name:
         ApiError: the cluster does not answer.
     """
     try:
-        lease = await client.get(resources.LEASES, name, namespace=NODE_LEASES)
+        lease = await client.get(resources.LEASES, name, namespace=names.NODE_LEASES)
     except NotFound:
         return
     except Forbidden as error:

@@ -17,7 +17,7 @@ from controller_runtime.resources import Resource
 from virtual_node.examine.components import SELECTORS
 from virtual_node.examine.facts import BOUND, COMPONENTS, LEASES, NODES, SWARMS, WAITING
 from virtual_node.examine.objects import WITHOUT_NODE, Json, is_virtual, key
-from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Reader
+from virtual_node.examine.reader import VIRTUAL_NODES, Reader
 from virtual_node.examine.snapshot import Fact, NotReadError, View
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ async def _waiting(source: Source) -> Sequence[Json]:
 
 @reads(LEASES)
 async def _leases(source: Source) -> dict[str, Json]:
-    listed = await source.reader.objects(resources.LEASES, namespace=NODE_LEASES)
+    listed = await source.reader.objects(resources.LEASES, namespace=names.NODE_LEASES)
     return {lease["metadata"]["name"]: lease for lease in listed}
 
 

@@ -44,7 +44,6 @@ from virtual_node.commands.lower_cluster.join import (
 from virtual_node.config import program
 from virtual_node.controllers.namespaces import Leftovers, UnknownError
 from virtual_node.examine.leases import lease_age
-from virtual_node.examine.reader import NODE_LEASES
 from virtual_node.rights import manifests
 from virtual_node.translate.nodes.node import is_real
 
@@ -295,7 +294,9 @@ async def refuse_running(upper: Client, nodes: Sequence[str]) -> None:
         ConfigError: a virtual node still runs.
     """
     for node in nodes:
-        age = lease_age(await find(upper, resources.LEASES, node, namespace=NODE_LEASES), datetime.now(UTC))
+        age = lease_age(
+            await find(upper, resources.LEASES, node, namespace=names.NODE_LEASES), datetime.now(UTC)
+        )
         if age is not None and age.holder and not age.is_expired():
             raise ConfigError(
                 f"virtual node {node} still works: apply the values file without it, then run the command again"

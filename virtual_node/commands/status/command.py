@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.apimachinery.readable import count, guess
 from controller_runtime.errors import ConfigError
@@ -25,7 +26,7 @@ from virtual_node.examine.finding import UPPER, Finding
 from virtual_node.examine.health import Health
 from virtual_node.examine.health import health as health_of
 from virtual_node.examine.objects import cluster_of, key
-from virtual_node.examine.reader import NODE_LEASES, VIRTUAL_NODES, Need, Reader, server_clock
+from virtual_node.examine.reader import VIRTUAL_NODES, Need, Reader, server_clock
 from virtual_node.examine.snapshot import Snapshot, View
 from virtual_node.examine.source import Source
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _EXPLAINED = 5
 """Maximum number of faults that are printed; ``doctor`` prints the others."""
-_LEASES_RIGHT = Need("list", resources.LEASES, namespace=NODE_LEASES)
+_LEASES_RIGHT = Need("list", resources.LEASES, namespace=names.NODE_LEASES)
 
 
 def main(argv: Sequence[str]) -> int:

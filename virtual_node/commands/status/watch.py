@@ -8,12 +8,12 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
 from virtual_node.commands.status import rows
-from virtual_node.examine.reader import NODE_LEASES
 from virtual_node.node_summary import Lag, summarize, summary_of
 
 _COALESCE = 0.5
@@ -55,7 +55,7 @@ class StatusWatch:
         self._wake_on_changes(self._nodes)
         # A heartbeat alone prints nothing, so this informer has no handler.
         self._leases = (
-            Informer(self.client, resources.LEASES, namespace=NODE_LEASES) if self.leases_seen else None
+            Informer(self.client, resources.LEASES, namespace=names.NODE_LEASES) if self.leases_seen else None
         )
         self._pods: dict[str, Informer] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -96,7 +96,7 @@ class StatusWatch:
             self._pods[node.name] = pods
             self._tasks[node.name] = group.create_task(pods.run())
             await pods.wait_synced()
-        lease = self._leases.store.get(f"{NODE_LEASES}/{node.name}") if self._leases else None
+        lease = self._leases.store.get(f"{names.NODE_LEASES}/{node.name}") if self._leases else None
         bound = self._pods[node.name].store.list() if self.pods_seen else None
         described = rows.describe(
             node.to_dict(),

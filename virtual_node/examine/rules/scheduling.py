@@ -33,7 +33,6 @@ from virtual_node.examine.objects import (
 from virtual_node.examine.snapshot import Snapshot
 
 _UNSEEN_SECONDS = 30.0
-_DEFAULT_SCHEDULER = "default-scheduler"
 _FIND_SCHEDULER = (
     "is kube-scheduler running? kubectl -n kube-system get lease kube-scheduler; "
     "kubectl -n kube-system get pods -l component=kube-scheduler"
@@ -78,7 +77,7 @@ def schedulers(snapshot: Snapshot) -> Findings:
         if condition(pod.get("status"), "PodScheduled") or not created:
             continue
         if (snapshot.now - timestamps.parse(created)).total_seconds() > _UNSEEN_SECONDS:
-            name = pod["spec"].get("schedulerName") or _DEFAULT_SCHEDULER
+            name = pod["spec"].get("schedulerName") or names.DEFAULT_SCHEDULER
             unseen.setdefault(name, []).append(key(pod))
     if quiet := _lease_trouble(snapshot.upper.get(facts.SCHEDULERS) or (), snapshot.now):
         cause = f"kube-scheduler's Lease {quiet}"
@@ -87,13 +86,13 @@ def schedulers(snapshot: Snapshot) -> Findings:
         )
         return
     for name, keys in unseen.items():
-        step = f"start it, or correct spec.schedulerName: {_DEFAULT_SCHEDULER} is the stock one"
+        step = f"start it, or correct spec.schedulerName: {names.DEFAULT_SCHEDULER} is the stock one"
         yield snapshot.upper.sentence(
             Code.SCHEDULER_SILENT,
             "Pod",
             keys[0],
             f"no scheduler named {name} has looked at {count(len(keys), 'pod')} for {_UNSEEN_SECONDS:.0f} s ({some(keys)})",
-            _FIND_SCHEDULER if name == _DEFAULT_SCHEDULER else step,
+            _FIND_SCHEDULER if name == names.DEFAULT_SCHEDULER else step,
         )
 
 
