@@ -14,7 +14,7 @@ from hack.sandbox.commands import environment
 from tests.clusters.docs.documents import START, blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.real_node]
-_VARIES = re.compile(r"\b\d+s\b|\d+(?:\.\d+){3}|v1\.\d+\.\d+| +")
+_VARIES = re.compile(r"\b(?:\d+[dhms])+\b|\d+(?:\.\d+){3}|v1\.\d+\.\d+| +")
 """Ages, addresses, versions and widths of columns in outputs."""
 
 
