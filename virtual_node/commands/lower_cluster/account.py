@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Any
 import yaml
 
 from controller_runtime import resources
-from controller_runtime.client.client import Client
-from controller_runtime.errors import AlreadyExists, ConfigError, NotFound
+from controller_runtime.client.client import Client, find
+from controller_runtime.errors import AlreadyExists, ConfigError
 from controller_runtime.resources import Resource
 from controller_runtime.rights import Right
 from virtual_node.commands.common import output
+from virtual_node.commands.lower_cluster import waiting
 from virtual_node.rights import daemon, manifests
 
 USAGE_SOURCES: Mapping[str, tuple[Right, ...]] = {
@@ -231,14 +231,13 @@ async def _filled(
     Raises:
         ConfigError: the lower cluster did not write the fields in time.
     """
-    for _ in range(_FILLED_SECONDS * 10):
-        try:
-            data = (await lower.get(resource, name, namespace=namespace)).get("data") or {}
-        except NotFound:
-            data = {}
-        if all(data.get(field) for field in fields):
-            return [str(data[field]) for field in fields]
-        await asyncio.sleep(0.1)
+
+    async def values() -> list[str]:
+        data = (await find(lower, resource, name, namespace=namespace) or {}).get("data") or {}
+        return [str(data[field]) for field in fields] if all(data.get(field) for field in fields) else []
+
+    if written := await waiting.until(values, seconds=_FILLED_SECONDS, every=0.1):
+        return written
     raise ConfigError(
         f"the lower cluster did not write {', '.join(fields)} of {resource.kind} {namespace}/{name} "
         f"within {_FILLED_SECONDS} s"

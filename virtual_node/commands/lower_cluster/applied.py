@@ -85,9 +85,8 @@ async def remove(
         return
 
     # Its pods would count as contents of the namespace, which is deleted only if it is empty.
-    async def is_gone() -> bool | None:
-        left = [each for each in removed if await find(client, each, name, namespace=namespace)]
-        return None if left else True
+    async def is_gone() -> bool:
+        return not [each for each in removed if await find(client, each, name, namespace=namespace)]
 
     await waiting.until(is_gone, seconds=_GONE_SECONDS)
     say(step, f"removed {namespace}/{name}")

@@ -269,13 +269,13 @@ class Join:
         """
         why = "it is not registered"
 
-        async def is_ready() -> bool | None:
+        async def is_ready() -> bool:
             nonlocal why
             if (node := await find(self._upper, resources.NODES, name)) is None:
-                return None
+                return False
             ready = condition(node.get("status"), "Ready")
             why = str(ready.get("message") or "it has no condition Ready")
-            return True if ready.get("status") == "True" else None
+            return bool(ready.get("status") == "True")
 
         if await waiting.until(is_ready, seconds=self._options.timeout):
             say("node", f"{name} is Ready")
@@ -341,7 +341,7 @@ async def _run_probe(
     started = event_loop.now()
     pod: dict[str, Any] | None = None
 
-    async def has_run() -> bool | None:
+    async def has_run() -> bool:
         nonlocal pod
         pod = await find(upper, resources.PODS, _PROBE, namespace=namespace)
         # Admission refuses a pod before its namespace has the default ServiceAccount.
@@ -350,7 +350,7 @@ async def _run_probe(
                 resources.PODS, probe_pod(node, options.probe_image), namespace=namespace
             )
         phase = ((pod or {}).get("status") or {}).get("phase")
-        return True if phase in {"Running", "Succeeded"} else None
+        return phase in {"Running", "Succeeded"}
 
     try:
         if not await waiting.until(has_run, seconds=options.timeout):
@@ -382,9 +382,9 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
 
-    async def is_gone() -> bool | None:
+    async def is_gone() -> bool:
         left = [await find(each, resources.NAMESPACES, namespace) for each in (upper, lower)]
-        return True if left == [None, None] else None
+        return left == [None, None]
 
     if not await waiting.until(is_gone, seconds=_REMOVAL):
         say("probe", f"namespace {namespace} is still being deleted")

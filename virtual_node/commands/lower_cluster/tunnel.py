@@ -167,9 +167,9 @@ async def connected(lower: Client, made: Tunnel, seconds: float) -> None:
         ConfigError: it is not connected in time.
     """
 
-    async def is_connected() -> bool | None:
+    async def is_connected() -> bool:
         agent = await find(lower, resources.DEPLOYMENTS, made.lower_name, namespace=made.lower_namespace)
-        return True if _is_available(agent) else None
+        return _is_available(agent)
 
     if not await waiting.until(is_connected, seconds=seconds):
         raise ConfigError(

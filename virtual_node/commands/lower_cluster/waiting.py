@@ -14,8 +14,8 @@ _POLL = 0.5
 """Seconds between two checks."""
 
 
-async def until(check: Callable[[], Awaitable[T | None]], *, seconds: float) -> T | None:
-    """Return the first result of ``check`` that is not None; None: there was none in time.
+async def until(check: Callable[[], Awaitable[T]], *, seconds: float, every: float = _POLL) -> T:
+    """Return the first true result of ``check``, or the last result if there was none in time.
 
     A check that the API server did not answer is repeated, because a user should not have to run the command again after
     a short outage.
@@ -25,14 +25,12 @@ async def until(check: Callable[[], Awaitable[T | None]], *, seconds: float) -> 
     """
     deadline = event_loop.now() + seconds
     while True:
-        unanswered = None
         try:
-            if (result := await check()) is not None:
+            result = await check()
+        except (Unavailable, TooManyRequests):
+            if event_loop.now() >= deadline:
+                raise
+        else:
+            if result or event_loop.now() >= deadline:
                 return result
-        except (Unavailable, TooManyRequests) as error:
-            unanswered = error
-        if event_loop.now() >= deadline:
-            if unanswered is not None:
-                raise unanswered
-            return None
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(every)
