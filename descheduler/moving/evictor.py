@@ -176,13 +176,13 @@ class Evictor:
     async def _read_earlier(self) -> bool:
         """Note the requests of earlier leaders, as if a strategy wanted their pods now; return False if they cannot be read."""
         try:
-            found = await self._client.list(resources.EVICTION_REQUESTS)
+            requests = await self._client.list(resources.EVICTION_REQUESTS)
         except ApiError as error:
             if error.code != 404:  # 404: the API is not served
                 _log.warning("eviction requests of an earlier leader are not known", error=str(error))
             return error.code in {403, 404}
         now = asyncio.get_running_loop().time()
-        for request in found.items:
+        for request in requests.items:
             target = ((request.spec or {}).get("target") or {}).get("pod") or {}
             # Other deschedulers, for other virtual nodes, make requests that look the same.
             pod = self._find_pod(f"{request.namespace}/{target.get('name')}")

@@ -73,7 +73,7 @@ class AnnotationRules(ConfigStruct):
     @property
     def denied(self) -> list[str]:
         """Return the patterns of ``deny``, with those of the default in place of ``default``."""
-        return [one for entry in self.deny for one in (_GRANTING if entry == _DEFAULT else (entry,))]
+        return [key for entry in self.deny for key in (_GRANTING if entry == _DEFAULT else (entry,))]
 
 
 class MetadataRules(ConfigStruct):

@@ -34,7 +34,7 @@ async def test_rollout_during_drain_completes_without_missing_endpoint(
 ) -> None:
     """Pods are released when the rollout begins, and a full quota prevents every replacement until both are in progress.
 
-    A second drain, which somebody begins meanwhile, continues the moves of the first.
+    A second drain that a user starts meanwhile continues the moves of the first.
     """
     await web_on_small(upper, namespace, full_quota())
     strategy = {"spec": {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 2}}}}
