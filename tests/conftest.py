@@ -6,7 +6,7 @@ import asyncio
 import gc
 import inspect
 import logging
-from asyncio.sslproto import SSLProtocol
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -117,11 +117,11 @@ def _restored() -> Iterator[None]:
 
     A log that stays configured would write to a closed file descriptor that belongs to a connection now.
     """
-    size = SSLProtocol.max_size
+    protocol = sslproto.SSLProtocol
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    SSLProtocol.max_size = size
+    sslproto.SSLProtocol = protocol  # type: ignore[misc]
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(capture=False)

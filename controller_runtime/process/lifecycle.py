@@ -14,6 +14,7 @@ import time
 from asyncio import sslproto
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from prometheus_client import Histogram
 
@@ -34,8 +35,6 @@ lists decode faster."""
 _COLLECT_EVERY, _COLLECT_SHARE, _COLLECT_GROWTH = 60.0, 0.001, 1.02
 """Minimum seconds between two collections, their maximum share of the time, and the growth of the process's peak memory
 after which frozen objects are collected, too. With large caches this stops the event loop for tenths of a second."""
-_TLS_BUFFER = 64 * 1024
-"""Bytes received at once; a TLS record has at most 16 KiB."""
 
 
 def _exit_now(code: int) -> None:
@@ -181,13 +180,32 @@ def open_all_files() -> None:
 
 
 def tune_tls() -> None:
-    """Reduce the memory of each new TLS connection to a quarter.
+    """Reduce the memory of each new TLS connection from 294 to 38 KiB.
 
-    asyncio keeps a 256 KiB receive buffer for the lifetime of a connection: half a megabyte for a spliced
-    stream, half a gigabyte for a thousand. Watches have connections, too. With 64 KiB the CPU time per byte
-    is the same (``tests/benchmarks/bench_splice.py``).
+    asyncio keeps a 256 KiB receive buffer for the lifetime of a connection: half a megabyte for a spliced stream, and 10 MiB
+    for the connections to one lower cluster.
     """
-    sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no public option; a test checks that this attribute works
+    # asyncio has no option for its class of connections; a test checks that connections use this one.
+    sslproto.SSLProtocol = _SharedReceiveBuffer  # type: ignore[misc]
+
+
+class _SharedReceiveBuffer(sslproto.SSLProtocol):
+    """TLS connections of an event loop that receive into the same buffer.
+
+    The loop receives bytes and passes them to OpenSSL before it receives those of another connection.
+    """
+
+    max_size = 64 * 1024
+    """Bytes received at once; a TLS record has at most 16 KiB. With 256 KiB the CPU time per byte is the same
+    (``tests/benchmarks/bench_splice.py``)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any, **options: Any) -> None:
+        super().__init__(loop, *arguments, **options)
+        self._ssl_buffer = _receive_buffers.setdefault(loop, bytearray(self.max_size))
+        self._ssl_buffer_view = memoryview(self._ssl_buffer)
+
+
+_receive_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
 
 
 @contextlib.asynccontextmanager

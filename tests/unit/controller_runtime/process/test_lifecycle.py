@@ -9,21 +9,24 @@ import operator
 import os
 import resource
 import signal
-import ssl
 import subprocess
 import sys
 import weakref
-from asyncio.sslproto import SSLProtocol
+from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import lifecycle, listening
 from controller_runtime.process.lifecycle import tune_gc
 from controller_runtime.serving import server
+from controller_runtime.tls import key_pairs
+from tests.serving import client_context, served, server_context
 
 
 async def kill_self(number: signal.Signals) -> None:
@@ -371,18 +374,30 @@ def test_open_file_limit_is_raised_to_the_maximum() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_tls_connections_keep_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node has thousands of them: streams and watches."""
-    monkeypatch.setattr(SSLProtocol, "max_size", SSLProtocol.max_size)
-    loop = asyncio.get_running_loop()
+async def test_tls_connections_of_a_loop_share_their_receive_buffer(tuned_tls: None):
+    """A node has thousands of them. Each gets its own bytes, whatever the others receive at the same time."""
+    pair = key_pairs.self_signed("server", hosts=["127.0.0.1"])
 
-    def buffers() -> int:
-        # asyncio's own, by whatever name.
-        made = SSLProtocol(loop, asyncio.Protocol(), ssl.create_default_context(), loop.create_future())
-        size = sum(len(part) for part in vars(made).values() if isinstance(part, bytearray))
-        made.connection_lost(None)
-        return size
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
 
-    before = buffers()
+    async def exchange(session: aiohttp.ClientSession, port: int, number: int) -> None:
+        body = bytes([number]) * (number * 40_000)
+        async with session.post(f"https://127.0.0.1:{port}/", data=body) as response:
+            assert await response.read() == body
+
+    async with (
+        served(web.post("/", echo), tls=server_context(pair)) as port,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_context(pair), limit=0)) as session,
+    ):
+        await asyncio.gather(*(exchange(session, port, number) for number in range(1, 25)))
+        connections = [made for made in gc.get_objects() if type(made) is sslproto.SSLProtocol]
+        parts = [part for made in connections for part in vars(made).values() if isinstance(part, bytearray)]
+    assert len(parts) >= 2 * 24
+    assert len(set(map(id, parts))) == 1
+
+
+@pytest.fixture
+def tuned_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sslproto, "SSLProtocol", sslproto.SSLProtocol)  # restored for the other tests
     lifecycle.tune_tls()
-    assert buffers() <= before / 4
