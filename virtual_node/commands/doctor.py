@@ -23,7 +23,7 @@ from virtual_node.commands.common import connect, output
 from virtual_node.commands.parsers import doctor as parser
 from virtual_node.examine import facts, rules
 from virtual_node.examine.clusters import VERSION
-from virtual_node.examine.codes import LINKS, Code, Severity
+from virtual_node.examine.codes import Code, Link, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
 from virtual_node.examine.finding import UPPER, Finding
@@ -45,7 +45,6 @@ _WARNING = "warning: "
 """Begins the detail of a link that holds, but that needs attention."""
 _NAMED = 3
 """Maximum number of findings in the detail of a link."""
-_RIGHTS = "rights"
 
 
 class State(enum.StrEnum):
@@ -70,33 +69,35 @@ Outcome = tuple[State, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One condition for pods to run. Findings whose code names it break it."""
+class Check:
+    """How a link is judged. Findings whose code names the link break it."""
 
-    name: str
-    """Stable name for programs, see ``Code.link``."""
     fine: Callable[[Snapshot], str | Outcome]
     """Called if no finding breaks the link. Returns the detail of a link that is OK, otherwise state, detail and next step."""
-    needs: Sequence[str] = ()
-    """Names of earlier links that must hold; otherwise this link cannot be judged."""
+    needs: Sequence[Link] = ()
+    """Earlier links that must hold; otherwise this link cannot be judged."""
     reads: Sequence[Fact[Any]] = ()
     """Facts of the upper cluster without which this link is unknown."""
-
-    @property
-    def title(self) -> str:
-        """Its title for people."""
-        return LINKS[self.name]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A judged link as it is printed."""
 
-    name: str
-    title: str
+    link: Link
     state: State
     detail: str
     next: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its stable name for programs."""
+        return self.link.value
+
+    @property
+    def title(self) -> str:
+        """Its title for people."""
+        return self.link.heading
 
 
 def judged(snapshot: Snapshot) -> list[Judged]:
@@ -104,9 +105,9 @@ def judged(snapshot: Snapshot) -> list[Judged]:
     add_reports(snapshot)
     snapshot.upper.put(facts.WORDS, _words(snapshot))
     result = examine(snapshot, levels=(*HEALTH, *WAY))
-    links: dict[str, Judged] = {}
-    for link in CHAIN:
-        links[link.name] = _blocked(link, links, snapshot) or _judged(link, result, snapshot)
+    links: dict[Link, Judged] = {}
+    for link in Link:
+        links[link] = _blocked(link, links, snapshot) or _judged(link, result, snapshot)
     return list(links.values())
 
 
@@ -115,8 +116,8 @@ def first_broken(links: Sequence[Judged]) -> Judged | None:
 
     Missing rights of the caller come last, because they only hide facts and do not stop pods.
     """
-    broken = [link for link in links if link.state is State.BROKEN]
-    return min(broken, key=lambda link: link.name == _RIGHTS, default=None)
+    broken = [each for each in links if each.state is State.BROKEN]
+    return min(broken, key=lambda each: each.link is Link.RIGHTS, default=None)
 
 
 def holds(links: Sequence[Judged]) -> bool:
@@ -135,37 +136,37 @@ def sentence(links: Sequence[Judged]) -> str:
     return "Every link holds."
 
 
-def _blocked(link: Link, links: Mapping[str, Judged], snapshot: Snapshot) -> Judged | None:
+def _blocked(link: Link, links: Mapping[Link, Judged], snapshot: Snapshot) -> Judged | None:
     """Return the link if an earlier link or an unread fact prevents judging it."""
-    for name in link.needs:
-        needed = links[name]
+    check = CHECKS[link]
+    for needed in (links[earlier] for earlier in check.needs):
         if needed.state is State.BROKEN:
-            return Judged(link.name, link.title, State.SKIPPED, f"because of: {needed.title}")
+            return Judged(link, State.SKIPPED, f"because of: {needed.title}")
         if needed.state is not State.OK:
-            return Judged(link.name, link.title, needed.state, needed.detail)
-    for fact in link.reads:
+            return Judged(link, needed.state, needed.detail)
+    for fact in check.reads:
         if why := snapshot.upper.unread.get(fact):
             # A missing right may affect many links, so only the link about rights names the right.
-            why = f"see {links[_RIGHTS].title}" if snapshot.upper.get(facts.DENIED) else why
-            return Judged(link.name, link.title, State.UNKNOWN, f"cannot be seen: {why}")
+            why = f"see {Link.RIGHTS.heading}" if snapshot.upper.get(facts.DENIED) else why
+            return Judged(link, State.UNKNOWN, f"cannot be seen: {why}")
     return None
 
 
 def _judged(link: Link, result: Examination, snapshot: Snapshot) -> Judged:
-    found = [each for each in result.findings if each.code.link == link.name]
+    found = [each for each in result.findings if each.code.link is link]
     if broken := [item for item in found if item.severity is not Severity.INFO]:
-        return Judged(link.name, link.title, State.BROKEN, _listed(broken), broken[0].next_step)
+        return Judged(link, State.BROKEN, _listed(broken), broken[0].next_step)
     if failed := _failed(link, result):
-        return Judged(link.name, link.title, State.UNKNOWN, str(failed), failed.next_step)
+        return Judged(link, State.UNKNOWN, str(failed), failed.next_step)
     if found:
-        return Judged(link.name, link.title, State.OK, _WARNING + _listed(found), found[0].next_step)
-    fine = link.fine(snapshot)
-    return Judged(link.name, link.title, *((State.OK, fine) if isinstance(fine, str) else fine))
+        return Judged(link, State.OK, _WARNING + _listed(found), found[0].next_step)
+    fine = CHECKS[link].fine(snapshot)
+    return Judged(link, *((State.OK, fine) if isinstance(fine, str) else fine))
 
 
 def _failed(link: Link, result: Examination) -> Finding | None:
     """Return the failure of a rule that could have found a broken link."""
-    of_link = (rule for rule in RULES if any(code.link == link.name for code in rule.codes))
+    of_link = (rule for rule in RULES if any(code.link is link for code in rule.codes))
     found = chain.from_iterable(
         result.by_rule.get(Level.POD if each.level is Level.POD else each.judge, ()) for each in of_link
     )
@@ -331,32 +332,32 @@ def _always(detail: str) -> Callable[[Snapshot], str]:
     return lambda _snapshot: detail
 
 
-_UPPER_API, _NODES = ("upperApi",), ("virtualNodes",)
-CHAIN = (
-    Link("upperApi", _upper_api),
-    Link(_RIGHTS, _always("all rights that this command needs"), _UPPER_API),
-    Link("components", _components, _UPPER_API, [facts.COMPONENTS]),
-    Link("virtualNodes", _virtual_nodes, _UPPER_API, [facts.NODES]),
-    Link("configuration", _always("no virtual node reports a rejected one"), _NODES, [facts.LEASES]),
-    Link("nodeReady", _ready, _NODES),
-    Link("taints", _taints, _NODES, [facts.WAITING]),
-    Link("kubeletApi", _kubelet_api, _NODES),
-    Link("webhook", _webhook, _UPPER_API, [facts.WEBHOOK]),
-    Link("mutation", _mutation, ["webhook"]),
-    Link("scheduler", _scheduler, _UPPER_API, [facts.WAITING]),
-    Link("extender", _extender, ["scheduler"]),
-    Link("knownNodes", _always("no pod waits because of an unknown virtual node"), ["extender"]),
-    Link("capacity", _capacity, _NODES, [facts.WAITING, facts.BOUND]),
-    Link("scheduled", _always("no pod for virtual nodes waits for one"), _NODES, [facts.WAITING]),
-    Link("lowerApi", _lower_api),
-    Link("names", _names, ["lowerApi"]),
-    Link("lowerCertificates", _always("none is reported to expire soon"), _NODES, [facts.LEASES]),
-    Link("lowerVerdict", _started, _NODES, [facts.BOUND]),
-    Link("apiOfPods", _always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [facts.EVENTS]),
-    Link("descheduler", _descheduler, _UPPER_API, [facts.DESCHEDULERS]),
-    Link("swarms", _swarms, _UPPER_API, [facts.SWARMS]),
-)  # fmt: skip
-"""The links, in the order in which a pod passes them."""
+_UPPER_API, _NODES = (Link.UPPER_API,), (Link.VIRTUAL_NODES,)
+CHECKS: Mapping[Link, Check] = {
+    Link.UPPER_API: Check(_upper_api),
+    Link.RIGHTS: Check(_always("all rights that this command needs"), _UPPER_API),
+    Link.COMPONENTS: Check(_components, _UPPER_API, [facts.COMPONENTS]),
+    Link.VIRTUAL_NODES: Check(_virtual_nodes, _UPPER_API, [facts.NODES]),
+    Link.CONFIGURATION: Check(_always("no virtual node reports a rejected one"), _NODES, [facts.LEASES]),
+    Link.NODE_READY: Check(_ready, _NODES),
+    Link.TAINTS: Check(_taints, _NODES, [facts.WAITING]),
+    Link.KUBELET_API: Check(_kubelet_api, _NODES),
+    Link.WEBHOOK: Check(_webhook, _UPPER_API, [facts.WEBHOOK]),
+    Link.MUTATION: Check(_mutation, [Link.WEBHOOK]),
+    Link.SCHEDULER: Check(_scheduler, _UPPER_API, [facts.WAITING]),
+    Link.EXTENDER: Check(_extender, [Link.SCHEDULER]),
+    Link.KNOWN_NODES: Check(_always("no pod waits because of an unknown virtual node"), [Link.EXTENDER]),
+    Link.CAPACITY: Check(_capacity, _NODES, [facts.WAITING, facts.BOUND]),
+    Link.SCHEDULED: Check(_always("no pod for virtual nodes waits for one"), _NODES, [facts.WAITING]),
+    Link.LOWER_API: Check(_lower_api),
+    Link.NAMES: Check(_names, [Link.LOWER_API]),
+    Link.LOWER_CERTIFICATES: Check(_always("none is reported to expire soon"), _NODES, [facts.LEASES]),
+    Link.LOWER_VERDICT: Check(_started, _NODES, [facts.BOUND]),
+    Link.API_OF_PODS: Check(_always("no virtual node reports that pods cannot use the upper API server"), _UPPER_API, [facts.EVENTS]),
+    Link.DESCHEDULER: Check(_descheduler, _UPPER_API, [facts.DESCHEDULERS]),
+    Link.SWARMS: Check(_swarms, _UPPER_API, [facts.SWARMS]),
+}  # fmt: skip
+"""How each link is judged."""
 
 
 def main(argv: Sequence[str]) -> int:

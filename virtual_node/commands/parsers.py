@@ -88,7 +88,7 @@ def status() -> Parser:
 
 def doctor() -> Parser:
     """Return the parser of ``doctor``."""
-    from virtual_node.examine.codes import LINKS  # noqa: PLC0415 - other commands do not need them
+    from virtual_node.examine.codes import Link  # noqa: PLC0415 - other commands do not need them
 
     own = Parser(
         program.name(),
@@ -128,7 +128,7 @@ def doctor() -> Parser:
         "--ignore",
         default=[],
         action="append",
-        choices=tuple(LINKS),
+        choices=[link.value for link in Link],
         metavar="LINK",
         help="omit a link from the verdict, by its name in the output of -o json; may be given more than once. "
         "`helm test` ignores capacity, scheduled, lowerVerdict and swarms: pods of users that do not run",

@@ -6,7 +6,6 @@ A code is stable: programs, metrics and docs/operate/troubleshooting.md use it. 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from typing import Self
 
 from virtual_node.translate.pods.waits import WaitReason
@@ -23,17 +22,53 @@ class Severity(enum.StrEnum):
     """A remark, which never changes an exit code."""
 
 
+class Link(enum.StrEnum):
+    """A link of ``doctor``'s chain, which must hold so that pods run. In the order in which a pod passes them."""
+
+    heading: str
+    """Its name for people; the value is its stable name for programs."""
+
+    def __new__(cls, value: str, heading: str) -> Self:
+        """Return a member with its heading."""
+        member = str.__new__(cls, value)
+        member._value_, member.heading = value, heading
+        return member
+
+    UPPER_API = "upperApi", "upper API server"
+    RIGHTS = "rights", "your rights there"
+    COMPONENTS = "components", "components running"
+    VIRTUAL_NODES = "virtualNodes", "virtual nodes"
+    CONFIGURATION = "configuration", "configuration applied"
+    NODE_READY = "nodeReady", "virtual nodes Ready, leases fresh"
+    TAINTS = "taints", "taints tolerated"
+    KUBELET_API = "kubeletApi", "kubelet API, through the API server"
+    WEBHOOK = "webhook", "webhook registered"
+    MUTATION = "mutation", "webhook changes labelled pods"
+    SCHEDULER = "scheduler", "scheduler running"
+    EXTENDER = "extender", "scheduler reaches its extender"
+    KNOWN_NODES = "knownNodes", "extender knows the virtual nodes"
+    CAPACITY = "capacity", "room on virtual nodes"
+    SCHEDULED = "scheduled", "pods get a virtual node"
+    LOWER_API = "lowerApi", "lower clusters reachable"
+    NAMES = "names", "names of other pods"
+    LOWER_CERTIFICATES = "lowerCertificates", "certificates of lower API servers"
+    LOWER_VERDICT = "lowerVerdict", "pods run in lower clusters"
+    API_OF_PODS = "apiOfPods", "Kubernetes API of lower pods"
+    DESCHEDULER = "descheduler", "descheduler running"
+    SWARMS = "swarms", "Swarms run their jobs"
+
+
 class Code(enum.StrEnum):
     """Code of a finding, with its usual severity and where ``inspect``, ``check`` and ``doctor`` report it."""
 
     severity: Severity
     check: str
     """Name of the check in ``inspect``; empty: it does not report the code."""
-    link: str
-    """Name of the link in ``doctor``'s chain that does not hold; empty: it is not in the chain."""
+    link: Link | None
+    """The link of ``doctor``'s chain that does not hold; None: it is not in the chain."""
 
     def __new__(
-        cls, value: str, severity: Severity = Severity.WARNING, check: str = "", link: str = ""
+        cls, value: str, severity: Severity = Severity.WARNING, check: str = "", link: Link | None = None
     ) -> Self:
         """Return a member with its usual severity."""
         member = str.__new__(cls, value)
@@ -49,74 +84,74 @@ class Code(enum.StrEnum):
     RIGHT_MISSING = "RightMissing", Severity.INFO, "unread"
     """A right is missing that only some rules need."""
     # The installation, found by all tools.
-    REPLICA_FAILING = "ReplicaFailing", Severity.ERROR, "component", "components"
+    REPLICA_FAILING = "ReplicaFailing", Severity.ERROR, "component", Link.COMPONENTS
     """A pod of one of our components crashes, cannot start or is not Ready."""
-    CONFIGURATION_REJECTED = "ConfigurationRejected", Severity.ERROR, "configuration", "configuration"
+    CONFIGURATION_REJECTED = "ConfigurationRejected", Severity.ERROR, "configuration", Link.CONFIGURATION
     """A configuration or kubeconfig is not applied; the previous one may still be used."""
-    NO_LOWER_CLUSTER = "NoLowerCluster", Severity.ERROR, "node", "virtualNodes"
+    NO_LOWER_CLUSTER = "NoLowerCluster", Severity.ERROR, "node", Link.VIRTUAL_NODES
     """There is no virtual node, and no configured lower cluster is known."""
-    CLUSTER_FAILED = "ClusterFailed", Severity.ERROR, "cluster", "nodeReady"
+    CLUSTER_FAILED = "ClusterFailed", Severity.ERROR, "cluster", Link.NODE_READY
     """The controllers of a lower cluster do not run, or cannot register its virtual node."""
-    CLUSTER_LOST = "ClusterLost", Severity.ERROR, "cluster", "nodeReady"
+    CLUSTER_LOST = "ClusterLost", Severity.ERROR, "cluster", Link.NODE_READY
     """The API server of a lower cluster does not answer."""
-    NODE_MISSING = "NodeMissing", Severity.ERROR, "node", "nodeReady"
+    NODE_MISSING = "NodeMissing", Severity.ERROR, "node", Link.NODE_READY
     """A virtual node is configured but not registered."""
-    NODE_SILENT = "NodeSilent", Severity.ERROR, "node", "nodeReady"
+    NODE_SILENT = "NodeSilent", Severity.ERROR, "node", Link.NODE_READY
     """The Lease of a virtual node is not renewed: its process does not run."""
-    NODE_NOT_READY = "NodeNotReady", Severity.ERROR, "node", "nodeReady"
+    NODE_NOT_READY = "NodeNotReady", Severity.ERROR, "node", Link.NODE_READY
     """A virtual node is not Ready for another reason than a lost cluster."""
-    NODE_CLOSED = "NodeClosed", Severity.WARNING, "node", "taints"
+    NODE_CLOSED = "NodeClosed", Severity.WARNING, "node", Link.TAINTS
     """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
-    CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", "lowerCertificates"
+    CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", Link.LOWER_CERTIFICATES
     """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
     # Pods of users. All commands judge these from the upper pod, without reading the lower cluster.
-    POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods", "scheduled"
+    POD_UNSCHEDULED = "PodUnscheduled", Severity.WARNING, "pods", Link.SCHEDULED
     """A pod for virtual nodes has no node in the upper cluster."""
-    POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods", "lowerVerdict"
+    POD_UNSCHEDULABLE = "PodUnschedulable", Severity.WARNING, "pods", Link.LOWER_VERDICT
     """The scheduler of a lower cluster finds no node for a pod."""
-    POD_REFUSED = "PodRefused", Severity.WARNING, "pods", "lowerVerdict"
+    POD_REFUSED = "PodRefused", Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A lower cluster, or its policy, refuses a pod."""
-    POD_NOT_STARTED = "PodNotStarted", Severity.WARNING, "pods", "lowerVerdict"
+    POD_NOT_STARTED = "PodNotStarted", Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A pod has a node but has not started for minutes."""
-    POD_FAILING = "PodFailing", Severity.WARNING, "pods", "lowerVerdict"
+    POD_FAILING = "PodFailing", Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A container of a pod crashes or cannot be created: image, ConfigMap, Secret, command."""
-    WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value, Severity.WARNING, "pods", "lowerVerdict"
+    WAITING_FOR_PREDECESSOR = WaitReason.PREDECESSOR.value, Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A pod waits for the name of an older lower pod."""
-    WAITING_FOR_COPIES = WaitReason.COPIES.value, Severity.WARNING, "pods", "lowerVerdict"
+    WAITING_FOR_COPIES = WaitReason.COPIES.value, Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A pod waits for objects that cannot be read or copied yet."""
-    LOWER_POD_LOST_BACK_OFF = WaitReason.BACK_OFF.value, Severity.WARNING, "pods", "lowerVerdict"
+    LOWER_POD_LOST_BACK_OFF = WaitReason.BACK_OFF.value, Severity.WARNING, "pods", Link.LOWER_VERDICT
     """A pod waits because earlier pods of its owner were deleted in the lower cluster."""
-    SWARM_DEGRADED = "SwarmDegraded", Severity.WARNING, "swarm", "swarms"
+    SWARM_DEGRADED = "SwarmDegraded", Severity.WARNING, "swarm", Link.SWARMS
     """Condition Degraded of a Swarm is true."""
-    SWARM_UNASSIGNED = "SwarmUnassigned", Severity.WARNING, "swarm", "swarms"
+    SWARM_UNASSIGNED = "SwarmUnassigned", Severity.WARNING, "swarm", Link.SWARMS
     """Jobs of a Swarm have no worker."""
-    SWARM_NOT_CONVERGED = "SwarmNotConverged", Severity.WARNING, "swarm", "swarms"
+    SWARM_NOT_CONVERGED = "SwarmNotConverged", Severity.WARNING, "swarm", Link.SWARMS
     """The workers of a Swarm have not run exactly their assigned jobs for minutes."""
     # The way of a pod through the upper cluster to a virtual node.
-    UPPER_UNREACHABLE = "UpperUnreachable", Severity.ERROR, "", "upperApi"
+    UPPER_UNREACHABLE = "UpperUnreachable", Severity.ERROR, "", Link.UPPER_API
     """The upper API server does not answer, or refuses the credentials."""
-    RIGHTS_DENIED = "RightsDenied", Severity.ERROR, "", "rights"
+    RIGHTS_DENIED = "RightsDenied", Severity.ERROR, "", Link.RIGHTS
     """The user of the command lacks rights that it needs."""
-    TAINT_REPELS = "TaintRepels", Severity.WARNING, "", "taints"
+    TAINT_REPELS = "TaintRepels", Severity.WARNING, "", Link.TAINTS
     """Pods that wait for virtual nodes do not tolerate their taints."""
-    KUBELET_UNREACHABLE = "KubeletAPI", Severity.ERROR, "", "kubeletApi"
+    KUBELET_UNREACHABLE = "KubeletAPI", Severity.ERROR, "", Link.KUBELET_API
     """The API server cannot reach the kubelet API of a virtual node, so logs and exec fail."""
-    WEBHOOK_UNUSABLE = "WebhookUnusable", Severity.ERROR, "", "webhook"
+    WEBHOOK_UNUSABLE = "WebhookUnusable", Severity.ERROR, "", Link.WEBHOOK
     """Our webhook is missing although pods need it, or its registration cannot work."""
-    WEBHOOK_INEFFECTIVE = "WebhookIneffective", Severity.ERROR, "", "mutation"
+    WEBHOOK_INEFFECTIVE = "WebhookIneffective", Severity.ERROR, "", Link.MUTATION
     """A labelled pod is not changed by our webhook, or cannot be created because of a webhook."""
-    SCHEDULER_SILENT = "SchedulerSilent", Severity.ERROR, "", "scheduler"
+    SCHEDULER_SILENT = "SchedulerSilent", Severity.ERROR, "", Link.SCHEDULER
     """kube-scheduler, or the scheduler that pods name, does not run."""
-    EXTENDER_UNREACHABLE = "ExtenderUnreachable", Severity.ERROR, "", "extender"
+    EXTENDER_UNREACHABLE = "ExtenderUnreachable", Severity.ERROR, "", Link.EXTENDER
     """kube-scheduler gets no valid response from the multi-scheduler."""
-    NODE_UNKNOWN = "NodeUnknown", Severity.WARNING, "", "knownNodes"
+    NODE_UNKNOWN = "NodeUnknown", Severity.WARNING, "", Link.KNOWN_NODES
     """The multi-scheduler's configuration has no cluster for a virtual node."""
-    NO_ROOM = "NoRoom", Severity.WARNING, "", "capacity"
+    NO_ROOM = "NoRoom", Severity.WARNING, "", Link.CAPACITY
     """A pod that waits for a virtual node fits on none."""
-    DESCHEDULER_SILENT = "DeschedulerSilent", Severity.ERROR, "", "descheduler"
+    DESCHEDULER_SILENT = "DeschedulerSilent", Severity.ERROR, "", Link.DESCHEDULER
     """The descheduler is installed and does not run."""
     # What must be right before a virtual node is started.
-    KUBECONFIG_UNUSABLE = "KubeconfigUnusable", Severity.ERROR, "", "lowerApi"
+    KUBECONFIG_UNUSABLE = "KubeconfigUnusable", Severity.ERROR, "", Link.LOWER_API
     """A kubeconfig, or what it calls for credentials, cannot be used."""
     VERSION_UNSUPPORTED = "VersionUnsupported", Severity.ERROR, "version"
     """The Kubernetes version of a cluster is too old."""
@@ -135,17 +170,17 @@ class Code(enum.StrEnum):
     SERVICE_RANGE_MISSING = "ServiceRangeMissing", Severity.ERROR
     """Services cannot have the upper cluster's addresses in a lower cluster."""
     # Lower clusters: the way to them, names, addresses and the API of pods.
-    LOWER_UNREACHABLE = "LowerUnreachable", Severity.ERROR, "", "lowerApi"
+    LOWER_UNREACHABLE = "LowerUnreachable", Severity.ERROR, "", Link.LOWER_API
     """The API server of a lower cluster does not answer, or refuses the credentials."""
-    LOWER_NODES_CLOSED = "LowerNodesClosed", Severity.ERROR, "", "lowerApi"
+    LOWER_NODES_CLOSED = "LowerNodesClosed", Severity.ERROR, "", Link.LOWER_API
     """No node of a lower cluster is Ready and schedulable."""
-    NAME_SERVER_UNUSABLE = "NameServerUnusable", Severity.ERROR, "names", "names"
+    NAME_SERVER_UNUSABLE = "NameServerUnusable", Severity.ERROR, "names", Link.NAMES
     """The name server for upper names has no ready pod, or answers for former settings."""
-    NAMES_DIFFER = "UpperNamesNotFound", Severity.INFO, "names", "names"
+    NAMES_DIFFER = "UpperNamesNotFound", Severity.INFO, "names", Link.NAMES
     """Namespaces or the DNS domain of a lower cluster differ, and no name server serves the upper names."""
-    API_MISMATCH = "APIServerMismatch", Severity.INFO, "api-of-pods", "apiOfPods"
+    API_MISMATCH = "APIServerMismatch", Severity.INFO, "api-of-pods", Link.API_OF_PODS
     """In-cluster clients in pods get the address of one cluster's API server and a token of the other cluster."""
-    API_NOT_USABLE = "APIServerNotUsable", Severity.INFO, "api-of-pods", "apiOfPods"
+    API_NOT_USABLE = "APIServerNotUsable", Severity.INFO, "api-of-pods", Link.API_OF_PODS
     """Pods cannot use the upper API server, because of the configuration or its certificate."""
     # Objects in lower clusters whose upper object is gone, or that are not where they belong.
     OBJECT_LEAKED = "ObjectLeaked", Severity.WARNING, "leaked"
@@ -292,31 +327,6 @@ CHECKED = frozenset(code for code in Code if code.check)
 """Codes that ``inspect`` reports."""
 CHECKS = tuple(sorted({code.check for code in CHECKED}))
 """Names of the checks of ``inspect``. A check may have several codes."""
-LINKS: Mapping[str, str] = {
-    "upperApi": "upper API server",
-    "rights": "your rights there",
-    "components": "components running",
-    "virtualNodes": "virtual nodes",
-    "configuration": "configuration applied",
-    "nodeReady": "virtual nodes Ready, leases fresh",
-    "taints": "taints tolerated",
-    "kubeletApi": "kubelet API, through the API server",
-    "webhook": "webhook registered",
-    "mutation": "webhook changes labelled pods",
-    "scheduler": "scheduler running",
-    "extender": "scheduler reaches its extender",
-    "knownNodes": "extender knows the virtual nodes",
-    "capacity": "room on virtual nodes",
-    "scheduled": "pods get a virtual node",
-    "lowerApi": "lower clusters reachable",
-    "names": "names of other pods",
-    "lowerCertificates": "certificates of lower API servers",
-    "lowerVerdict": "pods run in lower clusters",
-    "apiOfPods": "Kubernetes API of lower pods",
-    "descheduler": "descheduler running",
-    "swarms": "Swarms run their jobs",
-}
-"""Titles of the links of ``doctor``'s chain, by name, in the order in which a pod passes them."""
 REMARKS = frozenset(code for code in Code if code.severity is Severity.INFO and code.link)
 """Codes of remarks about the way of pods. All tools show them as far as they know the facts; they never change a verdict."""
 PODS = frozenset(code for code in Code if code.check == "pods")

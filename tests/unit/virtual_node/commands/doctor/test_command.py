@@ -11,7 +11,8 @@ from tests.unit.virtual_node.commands.doctor_facts import healthy
 from tests.unit.virtual_node.commands.run_command import Person
 from virtual_node import cli
 from virtual_node.commands import doctor as command
-from virtual_node.commands.doctor import CHAIN, judged, sentence
+from virtual_node.commands.doctor import judged, sentence
+from virtual_node.examine.codes import Link
 from virtual_node.examine.snapshot import Snapshot
 
 
@@ -29,11 +30,11 @@ def test_output_and_exit_code(
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["LINK", "STATE", "DETAIL"]
     assert out[-1] == sentence(judged(facts))
-    assert [line[:2] for line in out[len(CHAIN) + 1 : -1]] == ["→ "] * code
+    assert [line[:2] for line in out[len(Link) + 1 : -1]] == ["→ "] * code
     assert cli.main(["doctor", "-o", "json"]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["brokenLink"] == ("nodeReady" if code else None)
-    assert [one["name"] for one in found["links"]] == [rule.name for rule in CHAIN]
+    assert [one["name"] for one in found["links"]] == [*Link]
     assert cli.main(["doctor", "-o", "yaml"]) == code
     assert capsys.readouterr().out.startswith(f"brokenLink: {'nodeReady' if code else 'null'}\n")
 

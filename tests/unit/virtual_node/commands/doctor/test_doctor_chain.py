@@ -24,7 +24,8 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     working_webhook,
 )
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, swarm
-from virtual_node.commands.doctor import CHAIN, State, first_broken, holds, judged, sentence
+from virtual_node.commands.doctor import CHECKS, State, first_broken, holds, judged, sentence
+from virtual_node.examine.codes import Link
 from virtual_node.examine.facts import (
     BOUND,
     COMPONENTS,
@@ -251,7 +252,7 @@ def test_names_that_pods_do_not_find_are_a_warning(lower: dict[str, Any], beginn
 
 def test_every_link_can_break():
     """The table above breaks each, except the one that only warns, because pods may not use the API."""
-    assert {name for _, name, _, _ in BROKEN} | {"apiOfPods"} == {rule.name for rule in CHAIN}
+    assert {name for _, name, _, _ in BROKEN} | {"apiOfPods"} == {*Link}
 
 
 def test_an_api_server_that_pods_cannot_use_is_a_warning():
@@ -291,7 +292,7 @@ def test_unreadable_facts_are_unknown(fact: Fact[Any]):
     """The link gives the reason, and the doctor does not report health."""
     facts = healthy(unread={fact: "events is forbidden (403 Forbidden)"})
     links = links_of(facts)
-    unseen = [link.name for link in CHAIN if fact in link.reads]
+    unseen = [link for link, check in CHECKS.items() if fact in check.reads]
     assert unseen
     assert all(links[one].state is State.UNKNOWN and "403" in links[one].detail for one in unseen)
     assert not holds(judged(facts))
