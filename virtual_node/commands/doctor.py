@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import enum
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -26,7 +26,7 @@ from virtual_node.examine.clusters import VERSION
 from virtual_node.examine.codes import Code, Link, Severity
 from virtual_node.examine.components import INSTALLED_AS, LABEL_NAME
 from virtual_node.examine.engine import HEALTH, RULES, WAY, Examination, Level, examine
-from virtual_node.examine.finding import UPPER, Finding
+from virtual_node.examine.finding import UPPER, Finding, by_cause, joined
 from virtual_node.examine.health import add_reports
 from virtual_node.examine.leases import active_lease
 from virtual_node.examine.objects import involved, is_passing, key, labels_of, taint_text, taints
@@ -44,7 +44,9 @@ _COLUMNS = ("LINK", "STATE", "DETAIL", "NEXT")
 _WARNING = "warning: "
 """Begins the detail of a link that holds, but that needs attention."""
 _NAMED = 3
-"""Maximum number of findings in the detail of a link."""
+"""Maximum number of causes in the detail of a link."""
+_LONG = 40
+"""A cause with more characters is printed for one link. Other links with this cause refer to that link."""
 
 
 class State(enum.StrEnum):
@@ -100,15 +102,16 @@ class Judged:
         return self.link.heading
 
 
-def judged(snapshot: Snapshot) -> list[Judged]:
-    """Return every link in the order of the chain, with the findings about what was read."""
+def judged(snapshot: Snapshot, *, ignored: Collection[str] = ()) -> list[Judged]:
+    """Return every link in the order of the chain, with the findings about what was read; without the links to ignore."""
     add_reports(snapshot)
     snapshot.upper.put(facts.WORDS, _words(snapshot))
     result = examine(snapshot, levels=(*HEALTH, *WAY))
     links: dict[Link, Judged] = {}
+    printed = _Printed(ignored, {})
     for link in Link:
-        links[link] = _blocked(link, links, snapshot) or _judged(link, result, snapshot)
-    return list(links.values())
+        links[link] = _blocked(link, links, snapshot, printed) or _judged(link, result, snapshot, printed)
+    return [each for each in links.values() if each.name not in ignored]
 
 
 def first_broken(links: Sequence[Judged]) -> Judged | None:
@@ -126,9 +129,11 @@ def holds(links: Sequence[Judged]) -> bool:
 
 
 def sentence(links: Sequence[Judged]) -> str:
-    """Return the conclusion in one sentence."""
+    """Return the conclusion. The report before it has the causes and the next steps."""
     if link := first_broken(links):
-        return f"The broken link: {link.title}: {link.detail}; next: {link.next}"
+        others = sum(each.state is State.BROKEN for each in links) - 1
+        more = f", and {count(others, 'more link is', 'more links are')} broken. Repair this link first"
+        return f"The broken link: {link.title}{more if others else ''}."
     if unseen := [link.title for link in links if link.state is State.UNKNOWN]:
         return f"No broken link was found, but these could not be checked: {', '.join(unseen)}."
     if doubtful := [link.title for link in links if link.detail.startswith(_WARNING)]:
@@ -136,30 +141,48 @@ def sentence(links: Sequence[Judged]) -> str:
     return "Every link holds."
 
 
-def _blocked(link: Link, links: Mapping[Link, Judged], snapshot: Snapshot) -> Judged | None:
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """The long texts that the report contains."""
+
+    ignored: Collection[str]
+    """Names of the links that the report does not contain."""
+    links: dict[str, Link]
+    """By text: the first link with it."""
+
+    def once(self, text: str, link: Link) -> str:
+        """Return a text for the detail of a link, or a reference to the earlier link that has it."""
+        if len(text) <= _LONG or link in self.ignored or (first := self.links.setdefault(text, link)) is link:
+            return text
+        return f"see {first.heading}"
+
+
+def _blocked(
+    link: Link, links: Mapping[Link, Judged], snapshot: Snapshot, printed: _Printed
+) -> Judged | None:
     """Return the link if an earlier link or an unread fact prevents judging it."""
     check = CHECKS[link]
     for needed in (links[earlier] for earlier in check.needs):
-        if needed.state is State.BROKEN:
-            return Judged(link, State.SKIPPED, f"because of: {needed.title}")
         if needed.state is not State.OK:
-            return Judged(link, needed.state, needed.detail)
+            state = State.SKIPPED if needed.state is State.BROKEN else needed.state
+            return Judged(link, state, f"because of: {needed.title}")
     for fact in check.reads:
         if why := snapshot.upper.unread.get(fact):
             # A missing right may affect many links, so only the link about rights names the right.
-            why = f"see {Link.RIGHTS.heading}" if snapshot.upper.get(facts.DENIED) else why
+            is_denied = bool(snapshot.upper.get(facts.DENIED))
+            why = f"see {Link.RIGHTS.heading}" if is_denied else printed.once(why, link)
             return Judged(link, State.UNKNOWN, f"cannot be seen: {why}")
     return None
 
 
-def _judged(link: Link, result: Examination, snapshot: Snapshot) -> Judged:
-    found = [each for each in result.findings if each.code.link is link]
-    if broken := [item for item in found if item.severity is not Severity.INFO]:
-        return Judged(link, State.BROKEN, _listed(broken), broken[0].next_step)
+def _judged(link: Link, result: Examination, snapshot: Snapshot, printed: _Printed) -> Judged:
+    findings = [each for each in result.findings if each.code.link is link]
+    if broken := [item for item in findings if item.severity is not Severity.INFO]:
+        return Judged(link, State.BROKEN, _listed(broken, link, printed), broken[0].next_step)
     if failed := _failed(link, result):
-        return Judged(link, State.UNKNOWN, str(failed), failed.next_step)
-    if found:
-        return Judged(link, State.OK, _WARNING + _listed(found), found[0].next_step)
+        return Judged(link, State.UNKNOWN, printed.once(str(failed), link), failed.next_step)
+    if findings:
+        return Judged(link, State.OK, _WARNING + _listed(findings, link, printed), findings[0].next_step)
     fine = CHECKS[link].fine(snapshot)
     return Judged(link, *((State.OK, fine) if isinstance(fine, str) else fine))
 
@@ -173,14 +196,23 @@ def _failed(link: Link, result: Examination) -> Finding | None:
     return next((item for item in found if item.code is Code.RULE_FAILED), None)
 
 
-def _listed(found: Sequence[Finding]) -> str:
-    """Return the first findings as text, with the evidence for the first one."""
-    shown = [
-        str(each) if each.place == UPPER or each.place in each.cause else f"{each.place}: {each}"
-        for each in found[:_NAMED]
-    ]
-    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return "; ".join([*shown, *more, *found[0].evidence])
+def _listed(findings: Sequence[Finding], link: Link, printed: _Printed) -> str:
+    """Return the first causes as text, each with all its objects, and the evidence for the first cause."""
+    groups = by_cause(findings)
+    shown = [_text(same, link, printed) for same in groups[:_NAMED]]
+    more = [f"and {len(groups) - _NAMED} more"] if len(groups) > _NAMED else []
+    evidence = [line for line in findings[0].evidence if not any(line in text for text in shown)]
+    return "; ".join([*shown, *more, *(printed.once(line, link) for line in evidence)])
+
+
+def _text(same: Sequence[Finding], link: Link, printed: _Printed) -> str:
+    """Return one text for findings with the same cause, with their clusters unless the cause names them."""
+    first = joined(same)
+    places = dict.fromkeys(
+        each.place for each in same if each.place != UPPER and each.place not in each.cause
+    )
+    text = str(replace(first, cause=printed.once(first.cause, link)))
+    return f"{some(places)}: {text}" if places else text
 
 
 def _words(snapshot: Snapshot) -> dict[str, str]:
@@ -367,12 +399,10 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: the upper cluster's kubeconfig cannot be used; exit code 2.
     """
     options = parser().parse_args(argv)
-    links = [link for link in judged(asyncio.run(_read(options))) if link.name not in options.ignore]
+    links = judged(asyncio.run(_read(options)), ignored=options.ignore)
     broken = first_broken(links)
     if options.output == "table" and options.quiet:
-        wrong = [each for each in links if each.state not in {State.OK, State.SKIPPED}]
-        output.brief([(item.title, item.state.value, item.detail, item.next) for item in wrong])
-        output.conclusion(sentence(links))
+        _print_brief(links)
     elif options.output == "table":
         _print(links, headers=not options.no_headers)
     else:
@@ -417,4 +447,10 @@ def _print(links: Sequence[Judged], *, headers: bool) -> None:
         for each in links
     ]
     output.report(_COLUMNS, lines, headers=headers)
+    output.conclusion(sentence(links))
+
+
+def _print_brief(links: Sequence[Judged]) -> None:
+    wrong = [each for each in links if each.state not in {State.OK, State.SKIPPED}]
+    output.brief([(item.title, item.state.value, item.detail, item.next) for item in wrong])
     output.conclusion(sentence(links))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -112,6 +112,21 @@ class Finding:
             "subject": self.subject,
             "next": self.next_step,
         }
+
+
+def by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings in groups that one text can show: with the same cause, about objects of the same kind."""
+    groups: dict[tuple[str, str, bool], list[Finding]] = {}
+    for each in findings:
+        groups.setdefault((each.cause, each.kind, each.is_sentence), []).append(each)
+    return list(groups.values())
+
+
+def joined(same: Sequence[Finding]) -> Finding:
+    """Return the first finding of a group of ``by_cause``, about the objects of all."""
+    names = list(dict.fromkeys(name for each in same for name in each.names))
+    unnamed = sum(each.count - len(each.names) for each in same)
+    return replace(same[0], names=names, count=len(names) + unnamed)
 
 
 Findings = Iterator[Finding]

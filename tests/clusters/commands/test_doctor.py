@@ -199,9 +199,8 @@ async def test_a_dead_process_is_the_broken_link_and_later_faults_are_reported(i
     await eventually(unscheduled, what="no scheduler named nobody")
     code, out = await installation.run("doctor")
     assert code == 1
-    assert out.splitlines()[-1].startswith(
-        "The broken link: virtual nodes Ready, leases fresh: Node vn-doctor: its Lease"
-    )
+    assert out.splitlines()[-1].startswith("The broken link: virtual nodes Ready, leases fresh")
+    assert out.count("Node vn-doctor: its Lease") == 1
 
 
 async def test_an_unreachable_upper_cluster_is_the_broken_link(installation: Installation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from clusterset.model import names
@@ -26,6 +27,7 @@ from virtual_node.examine.objects import (
     is_deleting,
     is_for_virtual_nodes,
     key,
+    one_line,
     requested,
     selects,
     untolerated,
@@ -109,9 +111,10 @@ def extender(snapshot: Snapshot) -> Findings:
             Failure.SILENT: "let kube-scheduler reach it, or raise extenders[].httpTimeout",
             Failure.NO_NAME: "correct extenders[].urlPrefix: kube-scheduler often does not use the cluster's DNS",
         }
-        cause = f"kube-scheduler gets no valid response from {url}: {' '.join(message.split())[-200:]}"
+        cause = f"kube-scheduler gets no valid response from {url}"
         step = steps.get(failure(message), "look at virtual-node-multi-scheduler's log")
-        yield snapshot.upper.sentence(Code.EXTENDER_UNREACHABLE, "Extender", url, cause, step)
+        finding = snapshot.upper.sentence(Code.EXTENDER_UNREACHABLE, "Extender", url, cause, step)
+        yield replace(finding, evidence=[one_line(message)])
         return
 
 

@@ -194,6 +194,7 @@ def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def lower_cluster(
+    name: str = "a.yaml",
     *,
     answer: Answer | None = None,
     nodes: Sequence[Json] | None = None,
@@ -201,7 +202,7 @@ def lower_cluster(
     **names: Any,
 ) -> View:
     """Return a healthy lower cluster; ``names`` are attributes of ``path.Names``."""
-    view = View("a.yaml")
+    view = View(name)
     view.put(ANSWER, answer or Answer())
     if answer is None:
         view.put(VERSION, "v1.34.1")

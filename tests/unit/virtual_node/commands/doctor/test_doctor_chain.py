@@ -24,7 +24,16 @@ from tests.unit.virtual_node.commands.doctor_facts import (
     working_webhook,
 )
 from tests.unit.virtual_node.examine.health_objects import NOW, condition, lease, swarm
-from virtual_node.commands.doctor import CHECKS, State, first_broken, holds, judged, sentence
+from virtual_node.commands.doctor import (
+    CHECKS,
+    State,
+    _print,
+    _print_brief,
+    first_broken,
+    holds,
+    judged,
+    sentence,
+)
 from virtual_node.examine.codes import Link
 from virtual_node.examine.facts import (
     BOUND,
@@ -226,7 +235,7 @@ def test_each_fault_breaks_its_link(facts: Snapshot, name: str, detail: str, ste
     assert (found.name, found.state) == (name, State.BROKEN)
     assert detail in found.detail
     assert step in found.next
-    assert sentence(links) == f"The broken link: {found.title}: {found.detail}; next: {found.next}"
+    assert sentence(links).startswith(f"The broken link: {found.title}")
 
 
 DIFFERENT = [
@@ -294,7 +303,8 @@ def test_unreadable_facts_are_unknown(fact: Fact[Any]):
     links = links_of(facts)
     unseen = [link for link, check in CHECKS.items() if fact in check.reads]
     assert unseen
-    assert all(links[one].state is State.UNKNOWN and "403" in links[one].detail for one in unseen)
+    assert all(links[link].state is State.UNKNOWN for link in unseen)
+    assert "403" in links[unseen[0]].detail
     assert not holds(judged(facts))
     assert sentence(judged(facts)).startswith("No broken link was found, but these could not be checked: ")
 
@@ -306,6 +316,85 @@ def test_a_missing_right_is_named_once():
     text = " ".join(link.detail for link in judged(facts))
     assert refused not in text
     assert text.count("list pods") == 1
+
+
+def _texts(facts: Snapshot, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what ``doctor`` prints into a pipe: with and without the links that hold."""
+    links = judged(facts)
+    _print(links, headers=True)
+    report = capsys.readouterr().out
+    _print_brief(links)
+    return [report, capsys.readouterr().out]
+
+
+UNREACHABLE = "its API server https://10.0.0.1:6443 does not answer within 5 s"
+SEEN = "0/3 nodes are available: 3 Insufficient example.com/accelerator of a rare kind"
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "subjects"),
+    [
+        pytest.param(
+            healthy(
+                nodes=[node("vn"), node("vn-b")],
+                leases={"vn": lease(), "vn-b": lease()},
+                bound=[
+                    pod(name, status=conditions("PodScheduled", "False", "Unschedulable", SEEN), nodeName=where)
+                    for name, where in (("web", "vn"), ("db", "vn-b"))
+                ],
+            ),
+            SEEN, ["Pod shop/web, shop/db: "], id="pods on several virtual nodes",
+        ),
+        pytest.param(
+            healthy(nodes=[
+                {**node(name), "status": conditions("Ready", "False", "NoReadyLowerNodes", UNREACHABLE)}
+                for name in ("vn", "vn-b")
+            ], leases={"vn": lease(), "vn-b": lease()}),
+            UNREACHABLE, ["Node vn, vn-b is not Ready: "], id="several virtual nodes",
+        ),
+        pytest.param(
+            healthy(lower=[
+                lower_cluster(name, answer=Answer(error=UNREACHABLE)) for name in ("a.yaml", "b.yaml", "c.yaml")
+            ]),
+            UNREACHABLE, ["a.yaml, b.yaml, c.yaml: "], id="several lower clusters",
+        ),
+        pytest.param(
+            healthy(pending=[_said(f'Post "http://h/filter": connection refused ({UNREACHABLE})')]),
+            UNREACHABLE, ["Pod shop/web: see scheduler reaches its extender"], id="links that report the same message",
+        ),
+        pytest.param(
+            healthy(unread=dict.fromkeys((WAITING, BOUND, COMPONENTS), UNREACHABLE)),
+            UNREACHABLE, ["cannot be seen: see components running"], id="facts that are unread for the same reason",
+        ),
+        pytest.param(
+            healthy(unread={NODES: UNREACHABLE}),
+            UNREACHABLE, ["because of: virtual nodes"], id="links that need an unknown link",
+        ),
+    ],
+)  # fmt: skip
+def test_each_cause_is_printed_once_with_its_subjects(
+    facts: Snapshot, cause: str, subjects: list[str], capsys: pytest.CaptureFixture[str]
+):
+    """In the report and its conclusion together, because the same long line twice hides what differs."""
+    for text in _texts(facts, capsys):
+        assert text.count(cause) == 1
+        assert all(subject in text for subject in subjects), text
+
+
+def test_a_link_that_is_ignored_does_not_hide_the_cause_of_others():
+    """The report does not contain it, so no other link can refer to it."""
+    facts = healthy(unread=dict.fromkeys((WAITING, BOUND, COMPONENTS), UNREACHABLE))
+    details = [link.detail for link in judged(facts, ignored=["components"])]
+    assert " ".join(details).count(UNREACHABLE) == 1
+    assert "cannot be seen: see taints tolerated" in details
+
+
+def test_the_conclusion_counts_further_broken_links():
+    """The causes and next steps are in the report."""
+    assert sentence(judged(healthy(leases={}))) == "The broken link: virtual nodes Ready, leases fresh."
+    assert sentence(judged(healthy(leases={}, descheduler=lease(99, duration=15)))) == (
+        "The broken link: virtual nodes Ready, leases fresh, and 1 more link is broken. Repair this link first."
+    )
 
 
 def test_unreadable_leases_are_no_fault():
