@@ -20,6 +20,7 @@ from prometheus_client import Histogram
 
 from controller_runtime import log
 from controller_runtime.errors import ApiError, CacheFull, ConfigError
+from controller_runtime.process.program import YOUNG_OBJECTS
 
 _log = log.get_logger(component="lifecycle")
 
@@ -27,11 +28,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PLAIN_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 """Errors of the machine that are logged as text; other OSErrors are logged with a traceback."""
 
-
-_YOUNG_OBJECTS = 20_000
-"""Number of new objects after which young objects are collected. A collection stops the event loop: 0.15 s for 100,000
-objects if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make
-lists decode faster."""
 _COLLECT_EVERY, _COLLECT_SHARE, _COLLECT_GROWTH = 60.0, 0.001, 1.02
 """Minimum seconds between two collections, their maximum share of the time, and the growth of the process's peak memory
 after which frozen objects are collected, too. With large caches this stops the event loop for tenths of a second."""
@@ -134,7 +130,7 @@ def tune_gc() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, 50, 1000)
+    gc.set_threshold(YOUNG_OBJECTS, 50, 1000)
 
 
 @contextlib.asynccontextmanager

@@ -23,8 +23,10 @@ from controller_runtime.process.settings import PROCESS, UPPER, Setting, add_fla
 from controller_runtime.process.terminal import Parser, complain
 
 _VERSION = (["version"], ["--version"], ["-version"])
-_YOUNG_OBJECTS = 20_000
-"""Number of new objects after which the start collects garbage, until ``lifecycle.tune_gc`` decides."""
+YOUNG_OBJECTS = 20_000
+"""Number of new objects after which young objects are collected, from the start on. A collection stops the event loop: 0.15 s for
+100,000 objects if 59,000 of them are cyclic garbage, as after thousands of refused requests. A higher number does not make
+lists decode faster."""
 
 
 def version() -> str:
@@ -127,8 +129,8 @@ class Program(Generic[S]):
         if argv and (command := self.commands.get(argv[0])):
             code: int = load(command)(argv[1:])
             return code
-        # Imports and lists create objects that live long. Until ``tune_gc``, a tenth of the start would be collections.
-        gc.set_threshold(_YOUNG_OBJECTS)
+        # Imports and lists create objects that live long. Without this, a tenth of the start would be collections.
+        gc.set_threshold(YOUNG_OBJECTS)
         return start(self.parse(argv), self._run)
 
     def parser(self) -> Parser:

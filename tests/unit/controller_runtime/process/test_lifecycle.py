@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import lifecycle, listening
 from controller_runtime.process.lifecycle import tune_gc
+from controller_runtime.process.program import YOUNG_OBJECTS
 from controller_runtime.serving import server
 from controller_runtime.tls import key_pairs
 from tests.serving import client_context, served, server_context
@@ -332,7 +333,7 @@ class TestGarbageCollector:
         found = weakref.ref(caches)
         tune_gc()
         frozen = gc.get_freeze_count()
-        assert gc.get_threshold()[0] >= 10_000
+        assert gc.get_threshold()[0] == YOUNG_OBJECTS
         assert frozen > 1000
         del caches
         kept = [[] for _ in range(2000)]  # type: list[list[object]]
