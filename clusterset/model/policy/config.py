@@ -51,7 +51,8 @@ Sources: Istio ``pkg/kube/inject`` (container overrides are merged over the inje
 (``linkerd-init`` is privileged with a close-wait timeout), vault-k8s ``agent-inject/agent`` (patches of the container), Dapr
 ``pkg/injector``, Datadog ``admission/mutate/autoinstrumentation``.
 """
-_DEFAULT = "default"
+DEFAULT_ENTRY = "default"
+"""The entry of ``deny`` that stands for the patterns of the default."""
 
 
 class AnnotationRules(ConfigStruct):
@@ -73,7 +74,7 @@ class AnnotationRules(ConfigStruct):
     @property
     def denied(self) -> list[str]:
         """Return the patterns of ``deny``, with those of the default in place of ``default``."""
-        return [key for entry in self.deny for key in (_GRANTING if entry == _DEFAULT else (entry,))]
+        return [key for entry in self.deny for key in (_GRANTING if entry == DEFAULT_ENTRY else (entry,))]
 
 
 class MetadataRules(ConfigStruct):

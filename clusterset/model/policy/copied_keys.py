@@ -241,15 +241,14 @@ def allowed_metadata(
     )
 
 
-def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> list[str]:
-    """Return the annotations because of which an upper object has no copy; empty: it may have one."""
-    patterns = KeyPatterns(REFUSED.get(kind, ()))
+def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> dict[str, str]:
+    """Return the annotations because of which an upper object has no copy, with the pattern of each; empty: it may have one."""
     decided = KeyPatterns((*rules.keep, *rules.leave_out))
-    return sorted(
-        key
-        for key in annotations or ()
-        if key in patterns and key not in decided and not names.is_reserved(key)
-    )
+    return {
+        key: next(pattern for pattern in REFUSED[kind] if key in KeyPatterns((pattern,)))
+        for key in sorted(KeyPatterns(REFUSED.get(kind, ())).among(annotations or ()))
+        if key not in decided and not names.is_reserved(key)
+    }
 
 
 class _Matcher:

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.policy import scheduling
-from clusterset.model.policy.config import AnnotationRules, ImageRules
+from clusterset.model.policy.config import DEFAULT_ENTRY, AnnotationRules
 from clusterset.model.policy.copied_keys import is_upper_only
 from clusterset.model.policy.rules import (
     ALL,
@@ -30,6 +30,7 @@ from clusterset.model.policy.rules import (
     csi_drivers,
     field_of,
     forbidden_images,
+    forbidding,
     host_paths,
     is_windows,
     matches,
@@ -238,14 +239,17 @@ def annotation_field(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def check(pod: Mapping[str, Any], allowed: AnnotationRules) -> Iterator[FieldValue]:
-    """Yield the annotations that are not allowed; those that stay in the upper cluster are skipped."""
-    denied = allowed.denied
+def forbidden_annotations(pod: Mapping[str, Any], rules: AnnotationRules) -> Iterator[tuple[str, str, str]]:
+    """Yield the field and value of each annotation that is not allowed, and the result of ``forbidding``.
+
+    Annotations that stay in the upper cluster are skipped.
+    """
+    denied = rules.denied
     for key, value in (pod["metadata"].get("annotations") or {}).items():
-        if key in _OURS or names.is_reserved(key) or is_upper_only("annotations", key, allowed):
+        if key in _OURS or names.is_reserved(key) or is_upper_only("annotations", key, rules):
             continue
-        if not matches(key, allowed.allow) or matches(key, denied):
-            yield annotation_field(key), value or "empty"
+        if (pattern := forbidding(key, rules.allow, denied)) is not None:
+            yield annotation_field(key), value or "empty", pattern
 
 
 _SHOWN = 3
@@ -285,7 +289,12 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fie
     "runtime_classes": scheduling.runtime_classes,
 }
 """Rules that list the allowed values."""
-RULES = (*_FORBIDDING, *_LISTING, "annotations", "images")
+_BY_PATTERN: Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[tuple[str, str, str]]]] = {
+    "annotations": forbidden_annotations,
+    "images": forbidden_images,
+}
+"""Rules with the lists ``allow`` and ``deny``."""
+RULES = (*_FORBIDDING, *_LISTING, *_BY_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,37 +309,40 @@ class Violation:
     allowed: str
     source: str
     """Where in the configuration the rule is set."""
+    pattern: str = ""
+    """The pattern of the rule's list ``deny`` that matches; empty: the value is not one of ``allowed``."""
 
     def __str__(self) -> str:
         """Return one line for an event."""
-        return (
-            f"{self.rule}: {_cut(self.field)} is {_cut(self.found)}, allowed: {_cut(self.allowed)} "
-            f"(set by {self.source})"
+        limit = (
+            f"denied by pattern {_cut(self.pattern)}" if self.pattern else f"allowed: {_cut(self.allowed)}"
         )
+        return f"{self.rule}: {_cut(self.field)} is {_cut(self.found)}, {limit} (set by {self.source})"
 
 
 def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
     """Return all violations of a lower pod, as it is sent or predicted by ``lower_spec``; empty: it is allowed."""
     return [
-        Violation(field_of(rule), field, value, _allowed(rule, rules.values), rules.sources[rule])
-        for rule, field, value in _fields(pod, rules.values)
+        Violation(
+            field_of(rule), field, value, _allowed(rule, rules.values), _source(rule, pattern, rules), pattern
+        )
+        for rule, field, value, pattern in _fields(pod, rules.values)
     ]
 
 
-def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield rule, field and value of each violation. The caller makes messages only for these."""
+def _fields(pod: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield rule, field, value and matching pattern of each violation. The caller makes messages only for these."""
     for rule, (forbidden, _) in _FORBIDDING.items():
         if not values[rule]:
             for field, value in forbidden(pod):
-                yield rule, field, value
+                yield rule, field, value, ""
     for rule, outside in _LISTING.items():
         if ALL not in (listed := _listed(rule, values)):
             for field, value in outside(pod, listed):
-                yield rule, field, value
-    for field, value in check(pod, values["annotations"]):
-        yield "annotations", field, value
-    for field, value in forbidden_images(pod, values["images"]):
-        yield "images", field, value
+                yield rule, field, value, ""
+    for rule, matching in _BY_PATTERN.items():
+        for field, value, pattern in matching(pod, values[rule]):
+            yield rule, field, value, pattern
 
 
 def summary(found: Sequence[Violation]) -> str:
@@ -348,11 +360,18 @@ def _listed(rule: str, values: Mapping[str, Any]) -> Sequence[str]:
 def _allowed(rule: str, values: Mapping[str, Any]) -> str:
     if rule in _FORBIDDING:
         return _FORBIDDING[rule][1]
-    if rule in _LISTING:
-        return ", ".join(_listed(rule, values)) or "none"
-    allowed: AnnotationRules | ImageRules = values[rule]
-    text = ", ".join(allowed.allow) or "none"
-    return f"{text}; not {', '.join(allowed.deny)}" if allowed.deny else text
+    return ", ".join(values[rule].allow if rule in _BY_PATTERN else _listed(rule, values)) or "none"
+
+
+def _source(rule: str, pattern: str, rules: Effective) -> str:
+    """Return the setting to change: where a rule is set, with the list that has the pattern, or that lacks one."""
+    setting, comma, default = rules.sources[rule].partition(", ")
+    if rule not in _BY_PATTERN:
+        return f"{setting}{comma}{default}"
+    if not pattern:
+        return f"{setting}.allow{comma}{default}"
+    is_own = default or pattern in rules.values[rule].deny
+    return f"{setting}.deny{comma}{default}" if is_own else f"{setting}.deny, entry {DEFAULT_ENTRY}"
 
 
 def _cut(text: str) -> str:

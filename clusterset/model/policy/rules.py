@@ -216,6 +216,14 @@ def matches(value: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(value[:_LONGEST], pattern) for pattern in patterns)
 
 
+def forbidding(value: str, allow: Sequence[str], deny: Sequence[str]) -> str | None:
+    """Return the pattern of ``deny`` that a value matches; empty: it matches none of ``allow``; None: it is allowed."""
+    for pattern in deny:
+        if fnmatch.fnmatchcase(value[:_LONGEST], pattern):
+            return pattern
+    return None if matches(value, allow) else ""
+
+
 def field_of(rule: str) -> str:
     """Return the name of a rule in the configuration, such as ``hostPorts``."""
     return _FIELDS[rule]
@@ -287,19 +295,19 @@ def repository_name(image: str) -> str:
     return f"{registry}/{rest}"
 
 
-def forbidden_images(pod: Mapping[str, Any], allowed: ImageRules) -> Iterator[FieldValue]:
-    """Yield the images that are not allowed, including those of image volumes."""
-    for where, container in containers(pod["spec"]):
-        if _is_forbidden(image := container.get("image") or "", allowed):
-            yield f"{where}.image", image
-    for volume in pod["spec"].get("volumes") or ():
-        if _is_forbidden(image := (volume.get("image") or {}).get("reference") or "", allowed) and image:
+def forbidden_images(pod: Mapping[str, Any], rules: ImageRules) -> Iterator[tuple[str, str, str]]:
+    """Yield the field and name of each image that is not allowed, also of image volumes, and the result of ``forbidding``."""
+    for field, image in _images(pod["spec"]):
+        if (pattern := forbidding(full_name(image), rules.allow, rules.deny)) is not None:
+            yield field, image, pattern
+
+
+def _images(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for where, container in containers(spec):
+        yield f"{where}.image", container.get("image") or ""
+    for volume in spec.get("volumes") or ():
+        if image := (volume.get("image") or {}).get("reference"):
             yield f"spec.volumes[{volume['name']}].image.reference", image
-
-
-def _is_forbidden(image: str, allowed: ImageRules) -> bool:
-    name = full_name(image)
-    return not matches(name, allowed.allow) or matches(name, allowed.deny)
 
 
 Pod = Mapping[str, Any]

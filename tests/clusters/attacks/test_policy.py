@@ -125,7 +125,9 @@ async def test_refuses_pods_that_request_the_node_with_a_reason(
                 f"--field-selector=involvedObject.name={name},reason=NotMirrored",
             )
             found_reasons[name] = all(
-                f": {rule}: " in text and "clusters[lower1].policy" in text and "allowed: " in text
+                f": {rule}: " in text
+                and "clusters[lower1].policy" in text
+                and ("allowed: " in text or "denied by pattern " in text)
                 for text in (condition["message"], events.stdout)
             )
         return found_reasons

@@ -190,9 +190,10 @@ class CopyWriter:
         """
         rules = self.context.rules.policy.of(upper.namespace)
         if keys := refused(self.kind.kind, upper.annotations, rules.metadata):
+            listed = readable.some(f"{key} (pattern {pattern})" for key, pattern in keys.items())
             raise UntranslatableError(
-                f"{readable.some(keys)} may not be copied. Remove it, or ask the administrator of virtual-node, who can set "
-                f"it in {rules.sources['metadata'].removesuffix(', default')}"
+                f"{listed} may not be copied. Remove it, or ask the administrator of virtual-node, who can add it to "
+                f"{rules.sources['metadata'].removesuffix(', default')}.keep"
             )
         try:
             return self.kind.translate(upper.to_dict(), self.view())

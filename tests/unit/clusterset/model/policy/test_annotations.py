@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.policy.config import AnnotationRules
+from clusterset.model.policy.config import AnnotationRules, Rules
 from tests.unit.clusterset.model.policy.pods import broken, judge, pod
 
 ORDINARY = (
@@ -62,14 +62,30 @@ def test_annotations_that_grant_what_the_policy_does_not_check_are_refused_by_de
     assert len(judge(body, annotations=AnnotationRules(deny=["team", "default"]))) == 2
 
 
-def test_a_violation_names_the_allowed_values_and_the_setting():
-    """As for all other rules."""
-    rules = AnnotationRules(allow=["a/*"], deny=["a/b"])
-    (found,) = judge(pod(annotations={"a/b": "", "a/c": "1"}), annotations=rules)
-    assert str(found) == (
-        "annotations: metadata.annotations[a/b] is empty, allowed: a/*; not a/b "
-        "(set by clusters[edge].policy.annotations)"
-    )
+GRANTING = "sidecar.istio.io/userVolumeMount"
+
+
+@pytest.mark.parametrize(
+    ("key", "policy", "limit"),
+    [
+        ("a/b", {"annotations": AnnotationRules(allow=["a/*"], deny=["z", "a/?"])},
+         "denied by pattern a/? (set by clusters[edge].policy.annotations.deny)"),
+        ("c", {"annotations": AnnotationRules(allow=["a/*"], deny=["a/?"])},
+         "allowed: a/* (set by clusters[edge].policy.annotations.allow)"),
+        ("c", {"annotations": AnnotationRules(allow=[])},
+         "allowed: none (set by clusters[edge].policy.annotations.allow)"),
+        (GRANTING, {},
+         "denied by pattern sidecar.istio.io/userVolume* (set by clusters[edge].policy.annotations.deny, default)"),
+        (GRANTING, {"annotations": AnnotationRules(deny=["a/b", "default"])},
+         "denied by pattern sidecar.istio.io/userVolume* (set by clusters[edge].policy.annotations.deny, entry default)"),
+        ("a/b", {"namespaces": {"shop": Rules(annotations=AnnotationRules(deny=["a/*"]))}},
+         "denied by pattern a/* (set by clusters[edge].policy.namespaces[shop].annotations.deny)"),
+    ],
+)  # fmt: skip
+def test_a_violation_names_the_pattern_and_the_list_to_change(key: str, policy: dict[str, Any], limit: str):
+    """The list of patterns is longer than a message, so it does not show which one to remove."""
+    (found,) = judge(pod(annotations={key: "1"}), **policy)
+    assert str(found) == f"annotations: metadata.annotations[{key}] is 1, {limit}"
 
 
 def test_a_list_of_allowed_annotations_keeps_the_default_list_of_forbidden_ones():

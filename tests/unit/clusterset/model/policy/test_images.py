@@ -73,5 +73,11 @@ def test_init_and_debug_containers_and_image_volumes_are_checked():
         ("images", "spec.ephemeralContainers[debug].image"),
         ("images", "spec.volumes[data].image.reference"),
     ]
-    (found,) = judge(pod(), images=ImageRules(allow=["a.example/*"], deny=["*:latest"]))
-    assert found.allowed == "a.example/*; not *:latest"
+    (violation,) = judge(pod(), images=ImageRules(allow=["a.example/*"], deny=["*:latest"]))
+    assert str(violation).endswith(
+        "is web:1, allowed: a.example/* (set by clusters[edge].policy.images.allow)"
+    )
+    (violation,) = judge(pod(), images=ImageRules(deny=["*:latest", "*/library/*"]))
+    assert str(violation).endswith(
+        "is web:1, denied by pattern */library/* (set by clusters[edge].policy.images.deny)"
+    )

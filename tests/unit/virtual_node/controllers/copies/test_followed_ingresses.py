@@ -218,8 +218,8 @@ async def test_an_ingress_that_may_not_be_copied_loses_its_copy():
     assert scene.copy() is None
     ((reason, message),) = scene.reported
     assert reason == "NotMirrored"
-    assert f"{snippet} may not be copied" in message
-    assert "policy.metadata" in message
+    assert f"{snippet} (pattern */*-snippet) may not be copied" in message
+    assert "can add it to clusters[lower1].policy.metadata.keep" in message
 
 
 async def test_a_route_that_cannot_be_translated_any_more_is_not_served():
