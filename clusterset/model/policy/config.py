@@ -44,12 +44,17 @@ _GRANTING = (
     *("dapr.io/api-token-secret", "dapr.io/app-token-secret", "dapr.io/sidecar-image"),
     "admission.datadoghq.com/*.custom-image",
     "appmesh.k8s.aws/secretMounts",
+    # Devices, directories, network interfaces and limits of the node: plugins of the container runtime (NRI) add them.
+    *("*devices.nri.io*", "mounts.nri.io*", "*.nri.containerd.io*", "*.noderesource.dev*"),
+    # Secrets: Datadog's agent runs these checks itself, and puts Secrets of any namespace into their requests (``ENC[…]``).
+    *("ad.datadoghq.com/*.checks", "*.datadoghq.com/*.check_names"),
 )
 """Shell patterns of annotations by which programs of the lower cluster give a pod what the policy does not check.
 
 Sources: Istio ``pkg/kube/inject`` (container overrides are merged over the injected container), Linkerd ``charts/partials``
 (``linkerd-init`` is privileged with a close-wait timeout), vault-k8s ``agent-inject/agent`` (patches of the container), Dapr
-``pkg/injector``, Datadog ``admission/mutate/autoinstrumentation``.
+``pkg/injector``, Datadog ``admission/mutate/autoinstrumentation``, NRI ``plugins/`` (containerd/nri), Datadog
+``secret_scope_integration_to_their_k8s_namespace``, which is off by default.
 """
 DEFAULT_ENTRY = "default"
 """The entry of ``deny`` that stands for the patterns of the default."""
@@ -62,8 +67,8 @@ class AnnotationRules(ConfigStruct):
     """Shell patterns of allowed annotation keys, such as ``prometheus.io/*``."""
     deny: list[str] = msgspec.field(default_factory=lambda: list(_GRANTING))
     """Shell patterns of forbidden annotation keys. They win over ``allow``. The default has annotations that grant cloud roles,
-    networks, and images, volumes, Secrets or privileges of injected sidecars. A list of your own replaces it; the entry
-    ``default`` stands for all its patterns."""
+    networks, devices and directories of nodes, Secrets of other namespaces, and images, volumes, Secrets or privileges of
+    injected sidecars. A list of your own replaces it; the entry ``default`` stands for all its patterns."""
     keep: list[str] = []
     """Shell patterns of keys that lower pods get, although the built-in list of annotations that stay in the upper cluster
     or ``leaveOut`` matches them."""

@@ -22,6 +22,9 @@ ORDINARY = (
     "vault.hashicorp.com/role",
     "dapr.io/app-id",
     "networking.gke.io/other",
+    "ad.datadoghq.com/main.logs",
+    "ad.datadoghq.com/tags",
+    "balloon.balloons.resource-policy.nri.io/pod",
     "team",
 )
 
@@ -52,6 +55,19 @@ ORDINARY = (
         "dapr.io/app-token-secret",
         "admission.datadoghq.com/java-lib.custom-image",
         "appmesh.k8s.aws/secretMounts",
+        "devices.nri.io",
+        "devices.nri.io/container.main",
+        "cdi-devices.nri.io/pod",
+        "mounts.nri.io/container.main",
+        "netdevices.nri.containerd.io",
+        "ulimits.nri.containerd.io/container.main",
+        "devices.noderesource.dev/pod",
+        "cgroups.noderesource.dev/writable",
+        "closid.rdt.noderesource.dev/container.main",
+        "tolerate-missing-nri-plugins.noderesource.dev",
+        "ad.datadoghq.com/main.checks",
+        "ad.datadoghq.com/main.check_names",
+        "service-discovery.datadoghq.com/main.check_names",
     ],
 )
 def test_annotations_that_grant_what_the_policy_does_not_check_are_refused_by_default(key):
