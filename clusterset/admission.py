@@ -270,12 +270,13 @@ class ClusterRules:
         return verdict
 
     def _sent(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metadata of an upper pod without the annotations that stay in the upper cluster."""
-        annotations = metadata.get("annotations") or {}
-        if not (kept := self.ignored.annotations.among(annotations)):
-            return metadata
-        sent = {key: annotations[key] for key in annotations.keys() - kept}
-        return {**metadata, "annotations": sent}
+        """Return the metadata of an upper pod without the labels and annotations that ``ignore`` keeps in the upper cluster."""
+        sent = dict(metadata)
+        for kind, ignored in self.ignored._asdict().items():
+            texts = metadata.get(kind) or {}
+            if kept := ignored.among(texts):
+                sent[kind] = {key: texts[key] for key in texts.keys() - kept}
+        return sent
 
     def _placed(self, verdict: _Verdict, node: TargetNode, budget: TranslationBudget) -> Admitted | Refusal:
         """Return the lower pod of a pod that the policy allows, or why the virtual node has no lower node for it."""

@@ -7,6 +7,7 @@ all presets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -56,6 +57,9 @@ Sources: Istio ``pkg/kube/inject`` (container overrides are merged over the inje
 ``pkg/injector``, Datadog ``admission/mutate/autoinstrumentation``, NRI ``plugins/`` (containerd/nri), Datadog
 ``secret_scope_integration_to_their_k8s_namespace``, which is off by default.
 """
+_IDENTIFYING = ("azure.workload.identity/use", "aadpodidbinding")
+"""Shell patterns of labels by which programs of the lower cluster give a pod a cloud role: the one of the lower ServiceAccount, or
+one that the label names (Azure)."""
 DEFAULT_ENTRY = "default"
 """The entry of ``deny`` that stands for the patterns of the default."""
 
@@ -79,7 +83,27 @@ class AnnotationRules(ConfigStruct):
     @property
     def denied(self) -> list[str]:
         """Return the patterns of ``deny``, with those of the default in place of ``default``."""
-        return [key for entry in self.deny for key in (_GRANTING if entry == DEFAULT_ENTRY else (entry,))]
+        return _expanded(self.deny, _GRANTING)
+
+
+class LabelRules(ConfigStruct):
+    """Which labels pods may bring into the lower cluster."""
+
+    allow: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    """Shell patterns of allowed label keys, such as ``app.kubernetes.io/*``. The labels that controllers add to pods, such as
+    ``pod-template-hash``, need a pattern, too."""
+    deny: list[str] = msgspec.field(default_factory=lambda: list(_IDENTIFYING))
+    """Shell patterns of forbidden label keys. They win over ``allow``. The default has labels that grant cloud roles. A list of
+    your own replaces it; the entry ``default`` stands for all its patterns."""
+
+    @property
+    def denied(self) -> list[str]:
+        """Return the patterns of ``deny``, with those of the default in place of ``default``."""
+        return _expanded(self.deny, _IDENTIFYING)
+
+
+def _expanded(entries: Sequence[str], default: Sequence[str]) -> list[str]:
+    return [key for entry in entries for key in (default if entry == DEFAULT_ENTRY else (entry,))]
 
 
 class MetadataRules(ConfigStruct):
@@ -166,6 +190,8 @@ class Rules(ConfigStruct):
     runtime_classes: list[str] | None = None
     """Shell patterns of RuntimeClasses that pods may use in the lower cluster, where the class must exist. Pods of other
     classes are refused. Not set: none."""
+    labels: LabelRules | None = None
+    """Labels that pods may have in the lower cluster. Not set: all, except those that ``labels.deny`` has by default."""
     annotations: AnnotationRules | None = None
     """Annotations that pods may have in the lower cluster. Not set: all, except those that ``annotations.deny`` has by
     default."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.policy import scheduling
-from clusterset.model.policy.config import DEFAULT_ENTRY, AnnotationRules
-from clusterset.model.policy.copied_keys import is_upper_only
+from clusterset.model.policy.config import DEFAULT_ENTRY, AnnotationRules, LabelRules
+from clusterset.model.policy.copied_keys import TOPOLOGY, is_upper_only
 from clusterset.model.policy.rules import (
     ALL,
     DEBUG_CONTAINERS,
@@ -54,9 +54,11 @@ _OURS = frozenset(
         names.ANNOTATION_UNSCHEDULABLE_NODE,
         names.ANNOTATION_DESCHEDULE_COUNT,
         names.ANNOTATION_GLOBAL,
+        names.LABEL_VIRTUAL_POD,
+        names.LABEL_CREATED_BY_DESCHEDULER,
     }
 )
-"""Annotations that only this project reads. Other rules check what they request."""
+"""Labels and annotations that only this project reads. Other rules check what they request."""
 
 
 def host_namespaces(pod: Pod, allowed: Sequence[str]) -> Iterator[FieldValue]:
@@ -234,22 +236,35 @@ def _shown(value: object) -> str:
     return NOT_SET if value is None else str(value).lower()
 
 
-def annotation_field(key: str) -> str:
-    """Return the field of an annotation, as violations name it."""
-    return f"metadata.annotations[{key}]"
+def metadata_field(field: str, key: str) -> str:
+    """Return a label or annotation as violations name it; ``field``: ``labels`` or ``annotations``."""
+    return f"metadata.{field}[{key}]"
 
 
-def forbidden_annotations(pod: Mapping[str, Any], rules: AnnotationRules) -> Iterator[tuple[str, str, str]]:
+def forbidden_labels(pod: Pod, rules: LabelRules) -> Iterator[tuple[str, str, str]]:
+    """Yield the field and value of each label that is not allowed, and the result of ``forbidding``.
+
+    Labels of this project and those that name the pod's place are skipped.
+    """
+    denied = rules.denied
+    for key, value in (pod["metadata"].get("labels") or {}).items():
+        if key in _OURS or names.is_reserved(key) or key in TOPOLOGY:
+            continue
+        if (pattern := forbidding(key, rules.allow, denied)) is not None:
+            yield metadata_field("labels", key), value or "empty", pattern
+
+
+def forbidden_annotations(pod: Pod, rules: AnnotationRules) -> Iterator[tuple[str, str, str]]:
     """Yield the field and value of each annotation that is not allowed, and the result of ``forbidding``.
 
-    Annotations that stay in the upper cluster are skipped.
+    Annotations of this project and those that stay in the upper cluster are skipped.
     """
     denied = rules.denied
     for key, value in (pod["metadata"].get("annotations") or {}).items():
         if key in _OURS or names.is_reserved(key) or is_upper_only("annotations", key, rules):
             continue
         if (pattern := forbidding(key, rules.allow, denied)) is not None:
-            yield annotation_field(key), value or "empty", pattern
+            yield metadata_field("annotations", key), value or "empty", pattern
 
 
 _SHOWN = 3
@@ -290,6 +305,7 @@ _LISTING: Mapping[str, Callable[[Mapping[str, Any], Sequence[str]], Iterator[Fie
 }
 """Rules that list the allowed values."""
 _BY_PATTERN: Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[tuple[str, str, str]]]] = {
+    "labels": forbidden_labels,
     "annotations": forbidden_annotations,
     "images": forbidden_images,
 }

@@ -21,6 +21,7 @@ from clusterset.model.pod.conditions import CONTAINER_KINDS
 from clusterset.model.policy.config import (
     AnnotationRules,
     ImageRules,
+    LabelRules,
     MetadataRules,
     Policy,
     PresetName,
@@ -157,6 +158,7 @@ DEFAULTS: Mapping[str, Any] = {
     "priority_classes": [],
     "service_accounts": [],
     "runtime_classes": [],
+    "labels": LabelRules(),
     "annotations": AnnotationRules(),
     "images": ImageRules(),
     "metadata": MetadataRules(),

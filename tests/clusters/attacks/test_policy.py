@@ -33,6 +33,11 @@ ATTACKS: list[tuple[str, dict[str, Any]]] = [
     ("controlPlane", _annotated("selecting", clusterSelector=json.dumps(SELECTING))),
     ("controlPlane", _annotated("tolerating", clusterSelector=json.dumps(TOLERATING))),
     ("schedulerNames", _annotated("scheduler", **{"virtual-node.io/scheduler-name": "bypass"})),
+    (
+        "annotations",
+        _annotated("devices", **{"devices.nri.io/pod": "[{path: /dev/sda, type: b, major: 8, minor: 0}]"}),
+    ),
+    ("labels", pod("cloud-role", "sleep 3600", metadata={"labels": {"aadpodidbinding": "admin"}})),
     ("priorityClasses", pod("critical", "sleep 3600", priorityClassName="system-node-critical")),
 ]
 """Attack → the rule that refuses it."""

@@ -15,7 +15,6 @@ from clusterset.admission import Admitted, ClusterRules, LastVerdict, Refusal
 from clusterset.config import KNOWN_CONTROLLERS, Cluster, IgnoreConfig
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.operators import OperatorName
 from clusterset.model.policy.config import AnnotationRules, Policy
 from clusterset.model.policy.copied_keys import IgnoredKeys, KeyPatterns
 from clusterset.model.policy.decision import violations
@@ -232,15 +231,19 @@ def test_translation_of_an_admitted_pod_violates_what_the_policy_was_asked_about
 
 
 @pytest.mark.parametrize(
-    ("presets", "field"),
-    [((), "annotations: metadata.annotations[vault.hashicorp.com/agent-image]"), (("vault",), "")],
+    ("ignore", "field"),
+    [
+        ({}, "labels: metadata.labels[aadpodidbinding]"),
+        ({"presets": ["vault"]}, "labels: metadata.labels[aadpodidbinding]"),
+        ({"labels": ["aad*"]}, "annotations: metadata.annotations[vault.hashicorp.com/agent-image]"),
+        ({"presets": ["vault"], "labels": ["aad*"]}, ""),
+    ],
 )
-def test_annotations_that_stay_in_the_upper_cluster_are_not_refused(
-    presets: tuple[OperatorName, ...], field: str
-):
+def test_keys_that_stay_in_the_upper_cluster_are_not_refused(ignore: dict[str, Any], field: str):
     """The lower pod does not have them. The extender asks the same rules."""
-    ignored = Config(ignore=IgnoreConfig(presets=[*presets])).ignored
+    ignored = Config(ignore=IgnoreConfig(**ignore)).ignored
     pod = _pod(annotations={"vault.hashicorp.com/agent-image": "x", "team": "a"})
+    pod["metadata"]["labels"] = {"aadpodidbinding": "x", "team": "a"}
     rules = ClusterRules(Cluster(name="a", kubeconfig=""), controllers=(), ignored=ignored)
     found = rules.admit(pod, VirtualNode("vn", "a", {}, {}))
     reason = found.reason if isinstance(found, Refusal) else ""

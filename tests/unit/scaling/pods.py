@@ -240,7 +240,7 @@ def _stages(source: Mapping[str, Any]) -> Iterable[Stage]:
         changes = update.pod_patch(base, changed, changed, options, budget)
         allowed = ChangePolicy(base, rules)
         main: Mapping[str, Any] = changes.metadata_and_spec or {}
-        main, _ = allowed.annotations(main, main)
+        main, _ = allowed.metadata(main, main)
         main, _ = allowed.spec(main, main)
         return [main, changes.resize, allowed.debug_containers(changes.debug_containers, [])]
 

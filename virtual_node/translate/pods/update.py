@@ -76,24 +76,29 @@ class ChangePolicy:
             return [], refused
         return [container for container in added if container["name"] not in forbidden], refused
 
-    def annotations(self, patch: Patch, requested: Patch) -> tuple[Patch, list[Violation]]:
-        """Return a patch of metadata and spec without forbidden annotations, and the violations of these.
+    def metadata(self, patch: Patch, requested: Patch) -> tuple[Patch, list[Violation]]:
+        """Return a patch of metadata and spec without forbidden labels and annotations, and the violations of these.
 
-        Each annotation is allowed or refused alone, and its removal is always allowed.
+        Each one is allowed or refused alone, and its removal is always allowed.
 
         Args:
             patch: the patch.
             requested: the patch without overrides, to which the policy applies.
         """
-        sent, wanted = ((part.get("metadata") or {}).get("annotations") for part in (patch, requested))
-        if not sent or not wanted:
-            return patch, []
-        carried = {key: value for key, value in {**self._annotations, **wanted}.items() if value is not None}
-        refused = self._new_violations("metadata", {"annotations": carried})
-        fields = {one.field for one in refused}
-        own = {key for key in wanted if key in sent and sent[key] == wanted[key]}
-        forbidden = {key for key in own if decision.annotation_field(key) in fields}
-        return without_annotations(patch, forbidden, self._annotations), refused
+        refused: list[Violation] = []
+        for field in ("labels", "annotations"):
+            sent, wanted = ((part.get("metadata") or {}).get(field) for part in (patch, requested))
+            if not sent or not wanted:
+                continue
+            current = self._lower["metadata"].get(field) or {}
+            carried = {key: value for key, value in {**current, **wanted}.items() if value is not None}
+            added = self._new_violations("metadata", {field: carried})
+            fields = {violation.field for violation in added}
+            own = {key for key in wanted if key in sent and sent[key] == wanted[key]}
+            forbidden = {key for key in own if decision.metadata_field(field, key) in fields}
+            patch = without_keys(patch, field, forbidden, self._annotations)
+            refused += added
+        return patch, refused
 
     def spec(self, patch: Patch, requested: Patch) -> tuple[Patch, list[Violation]]:
         """Return a patch of metadata and spec without a forbidden spec, and its violations.
@@ -252,12 +257,12 @@ def plan(
         asked_main = asked.metadata_and_spec or {}
     policy = ChangePolicy(lower, rules)
     debugging, of_debugging = policy.debug_containers(changes.debug_containers, asked.debug_containers)
-    main, of_annotations = policy.annotations(main, asked_main)
+    main, of_metadata = policy.metadata(main, asked_main)
     main, of_spec = policy.spec(main, asked_main)
     allowed = PodChanges(
         dict(main) or None, resize, {"spec": {"ephemeralContainers": debugging}} if debugging else None
     )
-    refused = [*of_debugging, *of_annotations, *of_spec]
+    refused = [*of_debugging, *of_metadata, *of_spec]
     if known is not None and key is not None and allowed == PodChanges() and not refused:
         known.add(key)
     return SpecPlan(upper, allowed, refused, budget)
@@ -421,33 +426,34 @@ def without_spec(patch: Mapping[str, Any]) -> dict[str, Any]:
     return _with_annotations(kept, rest)
 
 
-def without_annotations(
-    patch: Mapping[str, Any], keys: Collection[str], current: Mapping[str, str]
+def without_keys(
+    patch: Mapping[str, Any], field: str, keys: Collection[str], current: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a patch of ``pod_patch`` that neither sets some annotations nor adds them to our record.
+    """Return a patch of ``pod_patch`` that neither sets some labels or annotations nor adds them to our record.
 
-    A recorded annotation is removed when the upper pod no longer has it. Therefore an annotation that a
-    program in the lower cluster has set must not be recorded, and one that we recorded earlier must stay
-    recorded.
+    A recorded key is removed when the upper pod no longer has it. Therefore a key that a program in the lower
+    cluster has set must not be recorded, and one that we recorded earlier must stay recorded.
 
     Args:
         patch: patch of metadata and spec.
-        keys: these annotations; empty: the patch is returned unchanged.
+        field: ``labels`` or ``annotations``.
+        keys: these keys; empty: the patch is returned unchanged.
         current: the lower pod's annotations.
     """
     if not keys:
         return dict(patch)
-    metadata = patch["metadata"]
-    annotations = {key: value for key, value in metadata["annotations"].items() if key not in keys}
+    metadata = dict(patch["metadata"])
+    metadata[field] = {key: value for key, value in metadata[field].items() if key not in keys}
+    annotations = dict(metadata.get("annotations") or {})
     if names.ANNOTATION_APPLIED in annotations:
         note = applied(metadata)
-        ours = recorded_digests(applied({"annotations": current}), "annotations")
-        kept = {key: digest for key, digest in note["annotations"].items() if key not in keys}
-        note["annotations"] = {**kept, **{key: ours[key] for key in keys if key in ours}}
+        ours = recorded_digests(applied({"annotations": current}), field)
+        kept = {key: digest for key, digest in note[field].items() if key not in keys}
+        note[field] = {**kept, **{key: ours[key] for key in keys if key in ours}}
         annotations[names.ANNOTATION_APPLIED] = render_record(note)
         if applied({"annotations": current}) == note:
             del annotations[names.ANNOTATION_APPLIED]
-    return _with_annotations(patch, annotations)
+    return _with_annotations({**patch, "metadata": metadata}, annotations)
 
 
 def _with_annotations(patch: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str, Any]:

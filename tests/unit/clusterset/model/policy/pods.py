@@ -21,11 +21,17 @@ INJECTED: Sequence[Mapping[str, Any]] = (
 
 
 def pod(
-    *, of_pod: Mapping[str, Any] | None = None, annotations: Mapping[str, str] | None = None, **spec: Any
+    *,
+    of_pod: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
     """A pod that every preset allows, unless the arguments say otherwise."""
     context = {"securityContext": of_pod} if of_pod is not None else {}
-    return objects.pod(annotations=annotations, **{**context, "containers": [container()], **spec})
+    return objects.pod(
+        labels=labels, annotations=annotations, **{**context, "containers": [container()], **spec}
+    )
 
 
 def container(*without: str, **context: Any) -> dict[str, Any]:

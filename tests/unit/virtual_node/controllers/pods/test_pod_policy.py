@@ -10,7 +10,7 @@ import pytest
 
 from clusterset.config import IgnoreConfig
 from clusterset.model import names
-from clusterset.model.policy.config import AnnotationRules, ImageRules, Policy, Rules
+from clusterset.model.policy.config import AnnotationRules, ImageRules, LabelRules, Policy, Rules
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
     Scene,
@@ -23,6 +23,8 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
 pytestmark = pytest.mark.looptime
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 ROLE = "iam.amazonaws.com/role"
+GRANTING = [("labels", "aadpodidbinding"), ("annotations", ROLE)]
+"""A field of the metadata, and a key in it that the default policy forbids."""
 PRIVILEGED = {"name": "main", "image": "web:1", "securityContext": {"privileged": True}}
 REGISTRY = Policy(images=ImageRules(allow=["docker.io/library/web:*"]))
 
@@ -263,29 +265,43 @@ def _annotate(scene: Scene, **annotations: str | None) -> None:
     scene.upper.change("pods", KEY, metadata={"annotations": annotations})
 
 
-async def test_a_forbidden_annotation_is_not_set_in_a_running_pod():
-    """Other annotations and an image of the same update are."""
+@pytest.mark.parametrize(("field", "key"), GRANTING)
+async def test_a_forbidden_key_is_not_set_in_a_running_pod(field: str, key: str):
+    """Other keys and an image of the same update are."""
     async with running() as scene:
         scene.bind()
         await asyncio.sleep(10)
         scene.upper.change(
             "pods",
             KEY,
-            metadata={"annotations": {ROLE: "admin", "team": "a"}, "generation": 2},
+            metadata={field: {key: "admin", "team": "a"}, "generation": 2},
             spec={"containers": [{"name": "main", "image": "web:2"}]},
         )
         await asyncio.sleep(100)
         below = scene.below()
-        assert ROLE not in below["metadata"]["annotations"]
-        assert below["metadata"]["annotations"]["team"] == "a"
+        assert key not in below["metadata"][field]
+        assert below["metadata"][field]["team"] == "a"
         assert below["spec"]["containers"][0]["image"] == "web:2"
         ((reason, message),) = scene.events
         assert reason == "UpdateRefused"
         assert message == (
-            "Lower cluster lower1: its policy does not allow the change: annotations: "
-            "metadata.annotations[iam.amazonaws.com/role] is admin, denied by pattern iam.amazonaws.com/* "
-            "(set by clusters[lower1].policy.annotations.deny, default)"
+            f"Lower cluster lower1: its policy does not allow the change: {field}: metadata.{field}[{key}] is admin, denied by "
+            f"pattern {key.replace('/role', '/*')} (set by clusters[lower1].policy.{field}.deny, default)"
         )
+
+
+async def test_an_allowed_annotation_is_set_beside_a_forbidden_label():
+    """Both are in one patch, and what is recorded as sent has only the allowed key."""
+    async with running() as scene:
+        scene.bind()
+        await asyncio.sleep(10)
+        wanted = {"labels": {"aadpodidbinding": "admin"}, "annotations": {"team": "a"}}
+        scene.upper.change("pods", KEY, metadata=wanted)
+        await asyncio.sleep(100)
+        annotations = scene.below()["metadata"]["annotations"]
+        assert annotations["team"] == "a"
+        assert "team" in annotations[names.ANNOTATION_APPLIED]
+        assert "aadpodidbinding" not in annotations[names.ANNOTATION_APPLIED]
 
 
 async def test_a_lower_annotation_survives_a_refused_one_of_the_same_key():
@@ -301,24 +317,27 @@ async def test_a_lower_annotation_survives_a_refused_one_of_the_same_key():
             assert scene.below()["metadata"]["annotations"][status] == "lower"
 
 
-async def test_an_earlier_annotation_stays_cannot_be_changed_and_can_be_removed():
+@pytest.mark.parametrize(("field", "key"), GRANTING)
+async def test_an_earlier_key_stays_cannot_be_changed_and_can_be_removed(field: str, key: str):
     """The pod had it before the policy forbade it."""
     upper, lower = clusters()
-    lax = Policy(annotations=AnnotationRules(deny=[]))
+    lax = Policy(labels=LabelRules(deny=[]), annotations=AnnotationRules(deny=[]))
     async with mirroring(Scene(upper, lower, policy=lax)) as before:
-        before.upper.put("pods", _annotated(**{ROLE: "reader"}))
+        body = pod("web", uid="u-1", nodeName="vn")
+        body["metadata"][field] = {key: "reader"}
+        before.upper.put("pods", body)
         await asyncio.sleep(10)
-        assert before.below()["metadata"]["annotations"][ROLE] == "reader"
+        assert before.below()["metadata"][field][key] == "reader"
     async with mirroring(Scene(upper, lower)) as after:
         await asyncio.sleep(10)
         assert after.events == []
-        _annotate(after, **{ROLE: "admin"})
+        after.upper.change("pods", KEY, metadata={field: {key: "admin"}})
         await asyncio.sleep(10)
-        assert after.below()["metadata"]["annotations"][ROLE] == "reader"
+        assert after.below()["metadata"][field][key] == "reader"
         assert [reason for reason, _ in after.events] == ["UpdateRefused"]
-        _annotate(after, **{ROLE: None})
+        after.upper.change("pods", KEY, metadata={field: {key: None}})
         await asyncio.sleep(10)
-        assert ROLE not in after.below()["metadata"]["annotations"]
+        assert key not in after.below()["metadata"][field]
 
 
 async def test_terms_that_name_labels_of_a_preset_apply_in_the_upper_cluster_only():

@@ -1,4 +1,4 @@
-"""Annotations that programs in the lower cluster obey need permission; ordinary ones do not."""
+"""Labels and annotations that programs in the lower cluster obey need permission; ordinary ones do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterset.model import names
-from clusterset.model.policy.config import AnnotationRules, Rules
+from clusterset.model.policy.config import AnnotationRules, LabelRules, Rules
 from tests.unit.clusterset.model.policy.pods import broken, judge, pod
 
 ORDINARY = (
@@ -100,8 +100,8 @@ GRANTING = "sidecar.istio.io/userVolumeMount"
 )  # fmt: skip
 def test_a_violation_names_the_pattern_and_the_list_to_change(key: str, policy: dict[str, Any], limit: str):
     """The list of patterns is longer than a message, so it does not show which one to remove."""
-    (found,) = judge(pod(annotations={key: "1"}), **policy)
-    assert str(found) == f"annotations: metadata.annotations[{key}] is 1, {limit}"
+    (violation,) = judge(pod(annotations={key: "1"}), **policy)
+    assert str(violation) == f"annotations: metadata.annotations[{key}] is 1, {limit}"
 
 
 def test_a_list_of_allowed_annotations_keeps_the_default_list_of_forbidden_ones():
@@ -123,3 +123,48 @@ def test_annotations_of_this_project_and_dropped_ones_are_not_checked():
         names.ANNOTATION_LAST_APPLIED,
     )
     assert judge(pod(annotations=dict.fromkeys(keys, "x")), **none) == []
+
+
+ORDINARY_LABELS = (
+    "app.kubernetes.io/name",
+    "pod-template-hash",
+    "sidecar.istio.io/inject",
+    "admission.datadoghq.com/enabled",
+)
+
+
+@pytest.mark.parametrize("key", ["azure.workload.identity/use", "aadpodidbinding"])
+def test_labels_that_grant_a_cloud_role_are_refused_by_default(key: str):
+    """Labels that only turn an injector on or off are not, because many pods have them to turn it off."""
+    body = pod(labels=dict.fromkeys((*ORDINARY_LABELS, key), "x"))
+    assert broken(body, preset="privileged") == [("labels", f"metadata.labels[{key}]")]
+    assert judge(body, labels=LabelRules(deny=[])) == []
+    assert len(judge(body, labels=LabelRules(deny=["app.*", "default"]))) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [
+        ({"labels": LabelRules(deny=["default", "*.istio.io/*"])},
+         "denied by pattern *.istio.io/* (set by clusters[edge].policy.labels.deny)"),
+        ({"labels": LabelRules(allow=["app"])}, "allowed: app (set by clusters[edge].policy.labels.allow)"),
+        ({"namespaces": {"shop": Rules(labels=LabelRules(deny=["sidecar*"]))}},
+         "denied by pattern sidecar* (set by clusters[edge].policy.namespaces[shop].labels.deny)"),
+    ],
+)  # fmt: skip
+def test_labels_have_the_same_lists_as_annotations(policy: dict[str, Any], limit: str):
+    """So an operator can deny the labels that programs and Services of a shared lower namespace select."""
+    body = pod(labels={"app": "web", "sidecar.istio.io/inject": "true"})
+    (violation,) = judge(body, **policy)
+    assert str(violation) == f"labels: metadata.labels[sidecar.istio.io/inject] is true, {limit}"
+
+
+def test_labels_of_this_project_and_of_the_place_of_a_pod_are_not_checked():
+    """The virtual node adds some to every lower pod, and a lower pod has those of its lower node."""
+    keys = (
+        names.LABEL_UPPER_UID,
+        names.LABEL_VIRTUAL_POD,
+        names.LABEL_CREATED_BY_DESCHEDULER,
+        "topology.kubernetes.io/zone",
+    )
+    assert judge(pod(labels=dict.fromkeys(keys, "x")), labels=LabelRules(allow=[])) == []
