@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from clusterset.model import names
 from clusterset.model.moving import drain, movable
 from clusterset.model.moving.drain import How
-from clusterset.model.pod.conditions import condition, is_finished, is_true
+from clusterset.model.pod.conditions import condition, is_finished, is_true, why_not_started
 from controller_runtime import resources
 from controller_runtime.apimachinery import matching, timestamps
 from controller_runtime.client.client import Client, find
@@ -87,7 +87,7 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next step of one departure; for ``RESTORE``, also why."""
+    """The next step of one departure; for ``RESTORE``, also why; for ``WAIT``, why no replacement is Ready, if this is known."""
 
     departure: Departure
     step: Step
@@ -116,9 +116,11 @@ def decide(
         unseen: UIDs of pods that may run although they are not Ready, because their lower cluster does not answer.
     """
     leaving = {departure.old_uid for departure in departures}
-    available = (
-        count_available(pods, departures[0].owner_uid, owner, now=now, leaving=leaving) if departures else 0
-    )
+    available, waits = 0, ""
+    if departures:
+        owner_uid = departures[0].owner_uid
+        available = count_available(pods, owner_uid, owner, now=now, leaving=leaving)
+        waits = why_waiting(pods, owner, departures[0].owner_name, owner_uid, leaving=leaving)
     decisions = []
     for departure in sorted(departures, key=lambda departure: (departure.deadline, departure.old_uid)):
         pod, is_unseen = pods.get(departure.old_uid), departure.old_uid in unseen
@@ -130,6 +132,7 @@ def decide(
             now=now,
             why_cancelled=cancelled.get(departure.old_uid, ""),
             is_unseen=is_unseen,
+            waits=waits,
         )
         if step is Step.EVICT and pod is not None and is_true(pod.get("status"), "Ready"):
             available -= 1
@@ -146,6 +149,7 @@ def _step(
     now: datetime,
     why_cancelled: str,
     is_unseen: bool,
+    waits: str,
 ) -> tuple[Step, str]:
     if pod is None or pod["metadata"].get("deletionTimestamp") or not is_released(departure, pod):
         return Step.FORGET, ""
@@ -163,11 +167,8 @@ def _step(
     if available - is_ready >= min(owner.desired, departure.need):
         return Step.EVICT, ""
     if now >= timestamps.parse(departure.deadline):
-        return (
-            Step.RESTORE,
-            f"its replacement was not Ready in time{': ' if owner.trouble else ''}{owner.trouble}",
-        )
-    return Step.WAIT, ""
+        return Step.RESTORE, f"its replacement was not Ready in time{': ' if waits else ''}{waits}"
+    return Step.WAIT, waits
 
 
 def count_available(
@@ -186,6 +187,38 @@ def count_available(
         if not pod["metadata"].get("deletionTimestamp")
         and (uid in leaving or (movable.controller(pod["metadata"]) or {}).get("uid") == owner_uid)
     )
+
+
+def why_waiting(
+    pods: Mapping[str, Mapping[str, Any]],
+    owner: Owner | None,
+    name: str,
+    owner_uid: str,
+    *,
+    leaving: Collection[str] = (),
+) -> str:
+    """Return which pod of an owner has not started, or that the owner creates none, and why; empty: no reason is known.
+
+    Args:
+        pods: pods by UID; those of other owners do not count.
+        owner: the owner; None: it was deleted.
+        name: of the owner.
+        owner_uid: UID of the owner.
+        leaving: UIDs of pods that do not count, because they leave.
+    """
+    if owner is not None and owner.trouble:
+        return f"{name}{drain.WAITS}{owner.trouble}"
+    reasons = (
+        (
+            f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}",
+            why_not_started(pod.get("status")),
+        )
+        for uid, pod in pods.items()
+        if uid not in leaving
+        and not pod["metadata"].get("deletionTimestamp")
+        and (movable.controller(pod["metadata"]) or {}).get("uid") == owner_uid
+    )
+    return min((f"{key}{drain.WAITS}{why}" for key, why in reasons if why), default="")
 
 
 def is_available(pod: Mapping[str, Any], min_ready: float, now: datetime) -> bool:
@@ -367,9 +400,11 @@ async def plan(
         if missing and kind == "ReplicaSet" and _are_all_old(found, uid, now):
             # All pods of a ReplicaSet share their claims, so a replacement may wait until the old pods have ended.
             missing = not await has_single_writer(client, pod)
-        return Plan(
-            how, f"{available} of {found.owner.desired} pods of its {kind} are available" if missing else ""
-        )
+        if not missing:
+            return Plan(how)
+        waits = why_waiting(found.pods, found.owner, reference["name"], uid)
+        text = f"{available} of {found.owner.desired} pods of its {kind} are available"
+        return Plan(how, f"{text}; {waits}" if waits else text)
     if len(moving) >= surge:
         return Plan(how, f"{len(moving)} replacements of its Deployment are not Ready yet (maxSurge)")
     if len(active) >= wave:

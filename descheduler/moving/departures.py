@@ -98,6 +98,8 @@ class Departures:
         self._log = log.get_logger(component="departures")
         self.active: dict[str, Departure] = {}
         """Departures with a record, by UID of the pod. The annotation of a released pod alone proves nothing."""
+        self.waits: dict[str, str] = {}
+        """UID of a pod → why its replacement has not started (``steps.why_waiting``)."""
         self._releasing: set[str] = set()
         """UIDs of pods whose release is being requested. No step is taken for them until the result is known."""
         self._held = Held(self.view.leaving)
@@ -210,6 +212,7 @@ class Departures:
     async def _forget(self, departure: Departure) -> None:
         await self.store.remove(departure)
         self.active.pop(departure.old_uid, None)
+        self.waits.pop(departure.old_uid, None)
         pod = self.view.pods.store.get(departure.pod)
         if pod is not None and pod.uid == departure.old_uid and not _has_owner(pod):
             self._held.hold(departure.old_uid)
@@ -272,6 +275,8 @@ class Departures:
             unseen={departure.old_uid for departure in mine if self._may_run_unseen(departure)},
         )
         for decision in decisions:
+            if decision.step is Step.WAIT:
+                self.waits[decision.departure.old_uid] = decision.why
             await self._act(decision, listed)
         return (
             Result(requeue_after=_POLL)

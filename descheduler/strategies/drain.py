@@ -186,7 +186,8 @@ class Drain(Strategy):
             was_moving = self._is_in_wave(pod)
             state = await self._judge(pod, drain, request, stopped or drain.stopped, blocked)
             drain.pods[pod.uid] = state
-            moving[pod.namespace] += state == PodState(pod.key, "moving", _STARTING) and not was_moving
+            is_starting = state.state == "moving" and state.why.startswith(_STARTING)
+            moving[pod.namespace] += is_starting and not was_moving
 
     def _is_in_wave(self, pod: Object) -> bool:
         """Report whether a pod counts for the wave. A deleted pod counts for ``_ENDING`` seconds, even if it ends later."""
@@ -208,7 +209,8 @@ class Drain(Strategy):
             ends = f", {drain.ENDS_AT} {pod.metadata.deletion_timestamp}" if is_late else ""
             return PodState(pod.key, "moving", f"it is ending{ends}")
         if pod.uid in self.context.view.leaving:
-            return PodState(pod.key, "moving", _STARTING)
+            waits = self.context.mover.departures.waits.get(pod.uid)
+            return PodState(pod.key, "moving", f"{_STARTING}; {waits}" if waits else _STARTING)
         if not self.concerns(pod):
             return PodState(pod.key, "stays", "the descheduler's policy excludes it")
         return None

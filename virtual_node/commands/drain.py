@@ -15,7 +15,7 @@ import msgspec
 
 from clusterset.model import names
 from clusterset.model.moving import drain, movable
-from clusterset.model.moving.drain import How, Request, Status
+from clusterset.model.moving.drain import How, PodState, Request, Status
 from clusterset.model.pod.conditions import is_finished, is_true
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
@@ -207,10 +207,16 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
 def _line(name: str, status: Status) -> str:
     parts = [f"{status.moved} moved", f"{status.moving} moving", f"{status.waiting} waiting"]
     stay = f", {status.staying} stay" if status.staying else ""
-    late = [pod for pod in status.pods if pod.state == "moving" and drain.ENDS_AT in pod.why]
+    # Pods that stay are listed at the end.
+    late = [pod for pod in status.pods if pod.state != "stays" and _is_late(pod)]
     more = f", and {len(late) - 1} more" if len(late) > 1 else ""
     waits = f" ({late[0].pod}: {late[0].why}{more})" if late else ""
     return f"node/{name}: {', '.join(parts)}{stay}{waits}"
+
+
+def _is_late(pod: PodState) -> bool:
+    """Report whether a pod ends late, or waits for a replacement that does not start."""
+    return drain.ENDS_AT in pod.why or drain.WAITS in pod.why
 
 
 def _conclude(statuses: dict[str, Status]) -> int:

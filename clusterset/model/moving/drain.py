@@ -20,6 +20,8 @@ TEMPLATE_HASH = "pod-template-hash"
 """Label by which the ReplicaSet of a Deployment selects its pods."""
 ENDS_AT = "its grace period ends at"
 """Part of ``PodState.why`` of a deleted pod that may end late."""
+WAITS = " waits: "
+"""Part of ``PodState.why`` of a pod that waits for a replacement, between the replacement and the reason why it has not started."""
 _LEAVING = "-leaving"
 _LONGEST = 63
 """Maximum length of a label value."""

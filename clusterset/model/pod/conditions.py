@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clusterset.model import names
+
 CONTAINER_KINDS = ("initContainers", "containers", "ephemeralContainers")
 """Fields of a pod's spec with containers."""
 FINISHED = ("Succeeded", "Failed")
 """Phases in which no container of a pod runs again."""
+_STARTING = frozenset({None, "", "ContainerCreating", "PodInitializing"})
+"""Reasons of waiting containers that nothing prevents from starting."""
 
 
 def is_finished(status: Mapping[str, Any] | None) -> bool:
@@ -27,6 +31,19 @@ def condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
 def is_true(status: Mapping[str, Any] | None, kind: str) -> bool:
     """Report whether an object's status has the condition of this type with status True."""
     return condition(status, kind).get("status") == "True"
+
+
+def why_not_started(status: Mapping[str, Any] | None) -> str:
+    """Return reason and message why a pod has not started, of its admission, scheduler or a container; empty: none is known."""
+    status = status or {}
+    conditions = (condition(status, kind) for kind in (names.CONDITION_ADMITTED, "PodScheduled"))
+    reasons = [each for each in conditions if each.get("status") == "False"]
+    for field in ("initContainerStatuses", "containerStatuses"):
+        states = (container.get("state") or {} for container in status.get(field) or ())
+        waiting = (state.get("waiting") or {} for state in states)
+        reasons += (each for each in waiting if each.get("reason") not in _STARTING)
+    texts = (f"{each.get('reason') or ''}: {each.get('message') or ''}".strip(": ") for each in reasons)
+    return next((" ".join(text.split()) for text in texts if text), "")
 
 
 def claim_names(pod: Mapping[str, Any]) -> list[str]:

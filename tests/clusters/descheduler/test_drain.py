@@ -73,7 +73,7 @@ async def test_pods_stay_if_quota_is_full(sandbox: Sandbox, upper: Cluster, name
     async with descheduler(sandbox, namespace), endpoints(upper, namespace) as seen:
         await started(upper, namespace, seen)
         code, text = await command(upper, "drain", SMALL, "--pod-timeout=5s", "--timeout=90s")
-        assert (code, "exceeded quota" in text) == (1, True), text
+        assert (code, "exceeded quota" in text, " waits: " in text) == (1, True, True), text
         await command(upper, "uncordon", SMALL)
         await no_records(upper, namespace)
         assert await owned(upper, namespace) == before

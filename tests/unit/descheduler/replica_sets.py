@@ -29,6 +29,7 @@ class ReplicaSets:
 
     Attributes:
         ready_after: seconds until a new pod is Ready; None: never.
+        is_refused: whether schedulers refuse new pods.
         fewest: the fewest Ready pods of the application since all were Ready.
     """
 
@@ -37,6 +38,7 @@ class ReplicaSets:
     ) -> None:
         self.cluster = cluster
         self.ready_after = ready_after
+        self.is_refused = False
         self.fewest = replicas
         self._created = 0
         spec: dict[str, Any] = {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": "50%"}}}
@@ -94,7 +96,9 @@ class ReplicaSets:
     def _create(self, on: str, *, is_ready: bool) -> None:
         self._created += 1
         name = f"web-{self._created}"
-        body = pod(name, on=on, phase="Running", refused_at=None, labels=_LABELS, ownerReferences=[_OWNER])
+        refused_at = now() if self.is_refused else None
+        phase = "Pending" if self.is_refused else "Running"
+        body = pod(name, on=on, phase=phase, refused_at=refused_at, labels=_LABELS, ownerReferences=[_OWNER])
         if is_ready:
             body["status"]["conditions"].append(_READY)
         self.cluster.put("pods", {**body, "metadata": {**body["metadata"], "creationTimestamp": _moment()}})

@@ -93,6 +93,32 @@ def test_step(pod, others, options, step):
     assert bool(decision.why) is (step is Step.RESTORE)
 
 
+@pytest.mark.parametrize(("deadline", "step"), [(60, Step.WAIT), (0, Step.RESTORE)])
+@pytest.mark.parametrize(
+    ("new", "trouble", "reason"),
+    [
+        ({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}, "",
+         "shop/new waits: Unschedulable: 0/3 nodes"),
+        ({"type": "PodScheduled", "status": "True"}, "", ""),
+        ({"type": "PodScheduled", "status": "True"}, "exceeded quota", "web waits: exceeded quota"),
+    ],
+)  # fmt: skip
+def test_a_replacement_that_has_not_started_is_named_with_its_reason(new, trouble, reason, deadline, step):
+    """The released pod, and pods of other owners, have reasons of their own that do not matter."""
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "other"}
+    pods = {
+        "old": _pod("old", label="h1-leaving", owner=None),
+        "new": _pod("new", ready=False, namespace="shop", name="new"),
+        "other": _pod("other", ready=False, owner={**_OWNER, "uid": "x"}, namespace="shop", name="a"),
+    }
+    pods["new"]["status"]["conditions"].append(new)
+    pods["old"]["status"]["conditions"].append(refused)
+    pods["other"]["status"]["conditions"].append(refused)
+    (decision,) = decide([_departure(deadline=deadline)], pods, Owner(3, 0, trouble), now=START, cancelled={})
+    assert decision.step is step
+    assert decision.why.removeprefix("its replacement was not Ready in time").removeprefix(": ") == reason
+
+
 def test_evictions_leave_as_many_ready_pods_as_the_owner_wants_or_had():
     for seed in seeds(200, 2_000):
         _check_evictions(seed)

@@ -170,6 +170,51 @@ async def test_stateful_set_moves_one_pod_at_a_time():
     assert (fewest, places(cluster)) == (2, "bbb")
 
 
+async def test_names_the_replacement_that_a_scheduler_refuses():
+    """With the reason, also after the move was undone, so that nobody has to search for the new pod."""
+    cluster = draining_cluster()
+    owner = ReplicaSets(cluster, replicas=2, ready_after=None)
+    owner.is_refused = True
+    async with owner.running(), drain_process(cluster).running():
+        await asyncio.sleep(10)
+        status = drain_status(cluster)
+        assert status is not None
+        assert {state.why for state in status.pods if state.state == "moving"} == {
+            "its replacement is not Ready yet; default/web-3 waits: Unschedulable: 0/3 nodes are available"
+        }
+        await asyncio.sleep(60)
+        status = drain_status(cluster)
+    assert status is not None
+    assert (
+        "not Ready in time: default/web-3 waits: Unschedulable: 0/3 nodes are available" in status.pods[0].why
+    )
+    assert status.is_over
+
+
+async def test_names_the_pod_of_a_stateful_set_that_the_next_one_waits_for():
+    cluster = draining_cluster()
+    owner = {"kind": "StatefulSet", "name": "db", "uid": "db", "controller": True}
+    metadata = {"name": "db", "namespace": "default", "uid": "db"}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "db"}}}
+    cluster.put("statefulsets", {"metadata": metadata, "spec": spec})
+    more: dict[str, Any] = {"labels": {"app": "db"}, "ownerReferences": [owner]}
+    cluster.put("pods", pod("db-0", on="b", **more))
+    body = pod("db-1", phase="Running", refused_at=None, **more)
+    body["status"]["conditions"].append({"type": "Ready", "status": "True"})
+    cluster.put("pods", body)
+    async with drain_process(cluster).running():
+        await asyncio.sleep(10)
+    status = drain_status(cluster)
+    assert status is not None
+    assert [(state.pod, state.state, state.why) for state in status.pods] == [
+        (
+            "default/db-1",
+            "waiting",
+            "1 of 2 pods of its StatefulSet are available; default/db-0 waits: Unschedulable: 0/3 nodes are available",
+        )
+    ]
+
+
 async def test_stops_without_cordon_and_with_invalid_request():
     cluster = draining_cluster()
     cluster.put("pods", pod("bare", phase="Running", refused_at=None))

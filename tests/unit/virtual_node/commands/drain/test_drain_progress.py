@@ -57,6 +57,25 @@ async def test_names_pod_with_long_grace_period(capsys: pytest.CaptureFixture[st
     assert line == f"node/a: 7 moved, 4 moving, 0 waiting (shop/web-0: {why}, and 2 more)"
 
 
+async def test_names_the_replacement_that_does_not_start(capsys: pytest.CaptureFixture[str]):
+    """As the first of all pods that wait; pods that stay are listed at the end."""
+    client: Any = Nodes()
+    why = f"its replacement is not Ready yet; shop/web-9{drain.WAITS}Unschedulable: 0/2 nodes are available"
+    states = {
+        "a": PodState("shop/a", "stays", f"its replacement was not Ready in time: shop/b{drain.WAITS}quota"),
+        "b": PodState("shop/web-0", "moving", "it is ending"),
+        "c": PodState("shop/web-1", "moving", why),
+        "d": PodState("shop/db-1", "waiting", f"1 of 2 pods are available; shop/db-0{drain.WAITS}quota"),
+    }
+    status = drain.summary(states, request="{}", moved=0, stopped="")
+    client.annotations[names.ANNOTATION_DRAIN_STATUS] = msgspec.json.encode(status).decode()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await command._follow(client, ["a"], {})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"node/a: 0 moved, 2 moving, 1 waiting, 1 stay (shop/web-1: {why}, and 1 more)"
+
+
 @pytest.mark.parametrize(
     "error", [ConnectionFailed("no answer within 5 s"), TooManyRequests("try again", code=429)]
 )
