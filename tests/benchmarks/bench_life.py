@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.bench_many_pods import scrape
-from tests.benchmarks.memory_installation import LIMIT, NAMESPACE, installation, pod
+from tests.benchmarks.canned_pods import NAMESPACE
+from tests.benchmarks.memory_installation import LIMIT, installation, pod
 from tests.benchmarks.stage import until
 from tests.benchmarks.usage import usage
 

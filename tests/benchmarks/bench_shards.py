@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.memory_installation import LIMIT, NAMESPACE, Installation, installation, pod
+from tests.benchmarks.canned_pods import NAMESPACE
+from tests.benchmarks.memory_installation import LIMIT, Installation, installation, pod
 from tests.benchmarks.stage import until
 from tests.benchmarks.tables import condition, target
 from tests.benchmarks.usage import usage

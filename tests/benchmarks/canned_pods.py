@@ -1,8 +1,9 @@
-"""Mirrored pods as JSON, one template per cluster: realistic content, and only numbers of pod and workload that differ."""
+"""Pods of benchmarks: of a ReplicaSet, and mirrored ones as JSON, whose templates differ only in numbers of pod and workload."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -39,56 +40,72 @@ class Template:
         return self._head + self.body(number, version) + self._tail
 
 
-def templates(node: str) -> tuple[Template, Template]:
-    """Return the upper and the lower pods of a virtual node. Their statuses agree."""
-    token = _NUMBER.decode()
-    upper: dict[str, Any] = {
+def replica(name: str, node: str, *, container: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
+    """Return a pod as the controller of a ReplicaSet creates it, with further fields of its container and its spec."""
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "web-7d4b9c6f5",
+        "uid": "rs-1",
+        "controller": True,
+    }
+    return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"web-{token}",
-            "generateName": "web-",
+            "name": name,
+            "generateName": f"{name.rpartition('-')[0]}-",
             "namespace": NAMESPACE,
-            "uid": f"00000000-0000-4000-8000-upper{token}",
-            "resourceVersion": "0",
-            "creationTimestamp": _CREATED,
             "labels": {"app": "web", "pod-template-hash": "7d4b9c6f5"},
-            "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7d4b9c6f5", "uid": "rs-1", "controller": True}
-            ],
-            "managedFields": [
-                {"manager": name, "operation": "Update", "apiVersion": "v1", "time": _CREATED, "fieldsType": "FieldsV1", "fieldsV1": _FIELDS}
-                for name in ("kube-controller-manager", "kubelet")
-            ],
+            "ownerReferences": [owner],
         },
         "spec": {
             "nodeName": node,
             "serviceAccountName": "default",
             "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 30,
             "dnsPolicy": "ClusterFirst",
             "schedulerName": "default-scheduler",
             "securityContext": {},
-            "tolerations": [
-                {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-                for what in ("not-ready", "unreachable")
-            ],
             "containers": [
                 {
                     "name": "main",
                     "image": "registry.k8s.io/pause:3.10",
                     "imagePullPolicy": "IfNotPresent",
                     "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-                    "env": [
-                        {"name": f"SETTING_{number}", "value": f"value {number}"} for number in range(5)
-                    ] + [{"name": "WORKLOAD", "value": _WORKLOAD.decode()}],
                     "terminationMessagePath": "/dev/termination-log",
                     "terminationMessagePolicy": "File",
+                    **container,
                 }
             ],
+            **spec,
         },
-        "status": {},
     }  # fmt: skip
+
+
+def templates(node: str) -> tuple[Template, Template]:
+    """Return the upper and the lower pods of a virtual node. Their statuses agree."""
+    token = _NUMBER.decode()
+    settings = [{"name": f"SETTING_{number}", "value": f"value {number}"} for number in range(5)]
+    upper = replica(
+        f"web-{token}",
+        node,
+        container={"env": [*settings, {"name": "WORKLOAD", "value": _WORKLOAD.decode()}]},
+        terminationGracePeriodSeconds=30,
+        tolerations=[
+            {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for what in ("not-ready", "unreachable")
+        ],
+    )  # fmt: skip
+    upper["metadata"] |= {
+        "uid": f"00000000-0000-4000-8000-upper{token}",
+        "resourceVersion": "0",
+        "creationTimestamp": _CREATED,
+        "managedFields": [
+            {"manager": name, "operation": "Update", "apiVersion": "v1", "time": _CREATED, "fieldsType": "FieldsV1", "fieldsV1": _FIELDS}
+            for name in ("kube-controller-manager", "kubelet")
+        ],
+    }  # fmt: skip
+    upper["status"] = {}
     options = PodOptions(owner=Owner(CLUSTER_ID, node), service_accounts=Config().enable_serviceaccount)
     lower = copy.deepcopy(lower_pod(upper, options))
     lower["metadata"] |= {

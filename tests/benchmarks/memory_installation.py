@@ -28,14 +28,15 @@ from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.nodes.kwok import kwok_node
 from hack.sandbox.ports import free_ports
 from tests.background import working
+from tests.benchmarks.canned_pods import NAMESPACE, replica
 from tests.benchmarks.memory_server import KwokNodes, MemoryServer
 from tests.benchmarks.stage import until
 from tests.fakes.apiserver.storage import Commit
 from tests.kubeconfigs import whole, write
 from tests.serving import served, server_context
 
-NAMESPACE, LIMIT = "load", 3600.0
-"""Namespace of all pods; seconds after which a wait fails."""
+LIMIT = 3600.0
+"""Seconds after which a wait fails."""
 _HOST, _UPPER = "127.0.0.1", "upper"
 _COMMITS = 100_000
 """Number of changes of a resource that an API server keeps for watches that begin later."""
@@ -181,34 +182,19 @@ async def installation(*, clusters: int) -> AsyncIterator[Installation]:
 
 
 def pod(number: int, *, node: str = "vn-0") -> dict[str, Any]:
-    """Return a pod as the controller of a ReplicaSet creates it and the API server completes it."""
+    """Return a pod with the volume of its token, as the API server completes it."""
     sources = [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     ]
     volume = f"kube-api-access-{number:05d}"
     mount = {"name": volume, "readOnly": True, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"web-7d4b9c6f5-{number:05d}",
-            "generateName": "web-7d4b9c6f5-",
-            "namespace": NAMESPACE,
-            "labels": {"app": "web", "pod-template-hash": "7d4b9c6f5"},
-            "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7d4b9c6f5", "uid": "rs-1", "controller": True}
-            ],
-        },
-        "spec": {
-            "nodeName": node, "serviceAccountName": "default", "restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
-            "schedulerName": "default-scheduler", "securityContext": {}, "enableServiceLinks": True, "priority": 0,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {"name": "main", "image": "registry.k8s.io/pause:3.10", "imagePullPolicy": "IfNotPresent",
-                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}, "volumeMounts": [mount],
-                 "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
-            ],
-            "volumes": [{"name": volume, "projected": {"defaultMode": 420, "sources": sources}}],
-        },
-    }  # fmt: skip
+    return replica(
+        f"web-7d4b9c6f5-{number:05d}",
+        node,
+        container={"volumeMounts": [mount]},
+        enableServiceLinks=True,
+        priority=0,
+        tolerations=[{"operator": "Exists"}],
+        volumes=[{"name": volume, "projected": {"defaultMode": 420, "sources": sources}}],
+    )
