@@ -41,13 +41,14 @@ from virtual_node.controllers.node_lease import Identity, NodeLease, this_proces
 from virtual_node.controllers.nodes import HealthController, NodeController
 from virtual_node.controllers.pods.api_services import ApiServices, UpperEndpoint
 from virtual_node.controllers.pods.controller import PodController
-from virtual_node.controllers.pods.creation_delays import CreationDelays, WaitReporter
+from virtual_node.controllers.pods.creation_delays import CreationDelays
 from virtual_node.controllers.pods.creator import PodCreator
 from virtual_node.controllers.pods.lower_owners import LowerOwners
 from virtual_node.controllers.pods.refusals import Refusals
 from virtual_node.controllers.pods.service_links import ServiceLinks
 from virtual_node.controllers.pods.status_writer import OutageController, StatusWriter
 from virtual_node.controllers.pods.updater import PodUpdater
+from virtual_node.controllers.pods.wait_reporter import WaitReporter
 from virtual_node.controllers.tokens import IdentityController
 from virtual_node.controllers.volumes.facade import Volumes
 from virtual_node.examine.leases import Report

@@ -19,9 +19,9 @@ from controller_runtime.objects import Object
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import delete_exactly, delete_only, patch_only
-from virtual_node.controllers.pods.creation_delays import WaitReporter
 from virtual_node.controllers.pods.record import PodRecord
 from virtual_node.controllers.pods.status_writer import StatusWriter
+from virtual_node.controllers.pods.wait_reporter import WaitReporter
 from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import mirrored_as
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, pod, running
-from virtual_node.controllers.pods.creation_delays import Losses
+from virtual_node.controllers.pods.refusals import Losses
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
 
