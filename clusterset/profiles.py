@@ -22,12 +22,11 @@ import msgspec
 from clusterset.config import LABEL, ClusterProfiles
 from controller_runtime.apimachinery.decoding import ConfigStruct, convert, decode_yaml
 from controller_runtime.auth.credentials import API_VERSIONS
-from controller_runtime.auth.kubeconfig import split_server
+from controller_runtime.auth.kubeconfig import EXEC_EXTENSION, split_server
 from controller_runtime.errors import ConfigError
 from controller_runtime.objects import Object
 from controller_runtime.process.flags import read_text
 
-_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _LABEL = re.compile(LABEL)
 _LONGEST_NAME = 52
 """Maximum characters of a cluster's name: RFC 5280 limits the common name ``system:node:NAME`` to 64."""
@@ -158,8 +157,8 @@ def _checked(where: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{where}.certificate-authority-data: is not base64") from None
     extensions = cluster.get("extensions")
     for item in extensions if isinstance(extensions, list) else ():
-        if isinstance(item, dict) and item.get("name") == _EXEC_EXTENSION:
-            used["extensions"] = [{"name": _EXEC_EXTENSION, "extension": item.get("extension")}]
+        if isinstance(item, dict) and item.get("name") == EXEC_EXTENSION:
+            used["extensions"] = [{"name": EXEC_EXTENSION, "extension": item.get("extension")}]
             break
     return used
 

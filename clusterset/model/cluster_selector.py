@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from controller_runtime.apimachinery import decoding, matching
-from controller_runtime.apimachinery.matching import REQUIRED
+from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
 
 UPPER_TERMS = "upperNodeSelectorTerms"
 _WRONG_FIELD = re.compile(r"(.*) - at `(key in )?\$(.*)`", re.DOTALL)
@@ -37,9 +37,7 @@ class _Preferred(msgspec.Struct):
 
 class _NodeAffinity(msgspec.Struct):
     required: _Required | None = msgspec.field(name=REQUIRED, default=None)
-    preferred: list[_Preferred] | None = msgspec.field(
-        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
-    )
+    preferred: list[_Preferred] | None = msgspec.field(name=PREFERRED, default=None)
 
 
 class _PodTerm(msgspec.Struct, rename="camel"):

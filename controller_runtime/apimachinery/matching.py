@@ -13,7 +13,8 @@ import msgspec
 
 Matcher = Callable[[Mapping[str, str]], bool]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-"""Field of each kind of affinity with the terms that must hold."""
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+"""Fields of each kind of affinity: the terms that must hold, and those that should."""
 
 _PART = re.compile(r"(?:[^,(]++|\([^)]*+\)?+)++")
 _SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)

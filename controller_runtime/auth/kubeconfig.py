@@ -37,7 +37,8 @@ from controller_runtime.tls.pem import KeyPair, TlsMaterial
 __all__ = ["ConnectionConfig", "Credentials", "load"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+"""Name of a cluster's extension with the settings for its credential plugin."""
 _EXCERPT = 200
 """Characters of a refused value in an error."""
 USER = "Impersonate-User"
@@ -212,7 +213,7 @@ def _cluster_info(cluster: Section, *, url: str) -> dict[str, Any]:
             f"{cluster.at('certificate-authority')}: {error.filename}: {error.strerror}"
         ) from None
     # The first of equal names wins, as everywhere in kubeconfigs.
-    extensions = (item for item in cluster.sections("extensions") if item.text("name") == _EXEC_EXTENSION)
+    extensions = (item for item in cluster.sections("extensions") if item.text("name") == EXEC_EXTENSION)
     extension = next(extensions, None)
     info: dict[str, Any] = {
         "server": url,

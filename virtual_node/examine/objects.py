@@ -202,7 +202,7 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
     if any(selector.get(label) in values for label, values in wanted.items()):
         return True
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    required = affinity.get(matching.REQUIRED) or {}
     return any(
         expression.get("operator") == "In"
         and wanted.get(expression.get("key"), set()) & set(expression.get("values") or ())

@@ -29,7 +29,7 @@ from clusterset.model.namespace_map import NEVER_MIRRORED
 from clusterset.model.pod import affinity_terms, resource_claims
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
-from controller_runtime.apimachinery.matching import REQUIRED
+from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
 from webhook.mutation import selectors, validation
 from webhook.mutation.validation import MAX_ENTRIES, RefusedError
 
@@ -215,8 +215,8 @@ def _merge_affinity(merged: dict[str, Any], present: Mapping[str, Any], moved: s
             # Combined in the same way as the required terms, so that both lists have the same order.
             merged[cluster_selector.UPPER_TERMS] = selectors.conjunction(upper, own_upper)
     if moved.preferred:
-        existing = node_affinity.get(selectors.PREFERRED) or []
-        node_affinity[selectors.PREFERRED] = [
+        existing = node_affinity.get(PREFERRED) or []
+        node_affinity[PREFERRED] = [
             *existing,
             *selectors.without(moved.preferred, existing),
         ]

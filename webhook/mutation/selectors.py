@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from clusterset.model import names
-from controller_runtime.apimachinery.matching import REQUIRED
+from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
 
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _NODE_NAME_FIELD = "metadata.name"
 _KINDS = ("matchExpressions", "matchFields")
 T = TypeVar("T")

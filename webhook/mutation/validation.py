@@ -20,9 +20,8 @@ from clusterset.model.pod import own_annotations
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.decoding import decode
-from controller_runtime.apimachinery.matching import REQUIRED
+from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
 from webhook.mutation import selectors
-from webhook.mutation.selectors import PREFERRED
 
 MAX_ENTRIES = 250
 """Maximum number of entries of a list or node selector, and of expressions of an affinity. All pods of the cluster wait
@@ -364,7 +363,7 @@ def _about_topology(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _topology_keys(affinity: Mapping[str, Any]) -> Iterator[str]:
-    for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ():
+    for term in affinity.get(REQUIRED) or ():
         yield term.get("topologyKey", "")
-    for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+    for weighted in affinity.get(PREFERRED) or ():
         yield (weighted.get("podAffinityTerm") or {}).get("topologyKey", "")

@@ -25,13 +25,12 @@ from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NEVER_MIRRORED
 from clusterset.model.policy.copied_keys import KeyPatterns
 from controller_runtime.apimachinery import matching
-from controller_runtime.apimachinery.matching import REQUIRED
+from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
 
 MOST_NAMES = 1000
 """Number of lower namespaces that the terms of a pod may name in total, because they multiply: terms x namespaces."""
 MOST_REQUIREMENTS = 32
 """Number of requirements in the different namespaceSelectors of a pod, because each is compared with all namespaces."""
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_SELECTIONS = 1000
 _LISTS = ("matchLabelKeys", "mismatchLabelKeys")
 
@@ -222,7 +221,7 @@ def _is_about_others(term: Mapping[str, Any]) -> bool:
 def _entries(affinity: Mapping[str, Any]) -> Iterator[tuple[str, str, int, Mapping[str, Any]]]:
     """Yield kind, group, position and entry of each (weighted) pod affinity term."""
     for kind in ("podAffinity", "podAntiAffinity"):
-        for group in (REQUIRED, _PREFERRED):
+        for group in (REQUIRED, PREFERRED):
             for position, entry in enumerate((affinity.get(kind) or {}).get(group) or ()):
                 yield kind, group, position, entry
 
@@ -264,8 +263,8 @@ def _affinity(affinity: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(affinity)
     if required := affinity.get(REQUIRED):
         made[REQUIRED] = [_selecting(term) for term in required]
-    if preferred := affinity.get(_PREFERRED):
-        made[_PREFERRED] = [
+    if preferred := affinity.get(PREFERRED):
+        made[PREFERRED] = [
             {**weighted, "podAffinityTerm": _selecting(weighted["podAffinityTerm"])} for weighted in preferred
         ]
     return made

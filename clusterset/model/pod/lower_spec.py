@@ -15,6 +15,7 @@ from clusterset.model.pod.affinity_terms import Reach
 from clusterset.model.pod.spec_fields import SCHEDULING, UPPER_ONLY
 from clusterset.model.policy.rules import Effective, matches
 from clusterset.model.policy.scheduling import SYSTEM_CLASSES
+from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.translation_budget import TranslationBudget, json_size
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -111,13 +112,13 @@ def _chosen_node(name: str, rules: Effective) -> str:
 def _preferring(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     """Return a node affinity with an additional preference for a node."""
     term = {"matchFields": [_is_node(node)]}
-    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    kind = matching.PREFERRED
     return {**affinity, kind: [*(affinity.get(kind) or ()), {"weight": _WEIGHT, "preference": term}]}
 
 
 def _requiring(affinity: Mapping[str, Any], node: str, budget: TranslationBudget) -> dict[str, Any]:
     """Return a node affinity that also requires a node; terms are alternatives, so each of them gets the requirement."""
-    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    kind = matching.REQUIRED
     terms = (affinity.get(kind) or {}).get("nodeSelectorTerms") or [{}]
     added = _is_node(node)
     budget.add(len(terms) * json_size(added), _TERMS, "use fewer terms")

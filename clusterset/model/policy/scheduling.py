@@ -99,7 +99,7 @@ def _selected(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield key, f"spec.nodeSelector[{key}]", "In"
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = (affinity.get(matching.REQUIRED) or {}).get("nodeSelectorTerms")
-    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution")
+    preferred = affinity.get(matching.PREFERRED)
     for term in [*(required or ()), *(one.get("preference") or {} for one in preferred or ())]:
         for expression in [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]:
             key = expression.get("key") or ""

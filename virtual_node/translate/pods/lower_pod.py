@@ -23,7 +23,8 @@ from virtual_node.translate.base.ownership import made_for, ownership_labels
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import dns, downward_api, pod_certificates, service_account
 
-_CONTAINER_KINDS = ("containers", "initContainers")
+SPEC_CONTAINERS = ("containers", "initContainers")
+"""Fields with the containers of a new pod; debug containers are added later."""
 _to_sorted_json = json.JSONEncoder(sort_keys=True).encode
 """``json.dumps`` would make an encoder for every pod."""
 
@@ -201,7 +202,7 @@ def _digest(spec: Mapping[str, Any]) -> str:
     """Return a hash of the requested spec fields that can change on a running pod."""
     asked = [
         [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()]
-        for kind in _CONTAINER_KINDS
+        for kind in SPEC_CONTAINERS
     ]
     wanted = [asked, spec.get("activeDeadlineSeconds"), spec.get("tolerations")]
     if of_pod := spec.get("resources"):
@@ -228,7 +229,7 @@ def _translate(
     budget: TranslationBudget,
 ) -> None:
     """Replace references to the upper pod, its claims and its identity in a spec, in place."""
-    for kind in _CONTAINER_KINDS:
+    for kind in SPEC_CONTAINERS:
         if kind in spec:
             spec[kind] = [_literal_fields(container, upper, differs, budget) for container in spec[kind]]
     _with_claims(spec, upper)

@@ -31,10 +31,15 @@ from controller_runtime.objects import Object, texts_memory
 from virtual_node.translate.base.metadata import applied, metadata_patch, recorded_digests, render_record
 from virtual_node.translate.base.ownership import made_for
 from virtual_node.translate.base.view import PodOptions
-from virtual_node.translate.pods.lower_pod import ephemeral_containers, lower_pod, overridden, stays_above
+from virtual_node.translate.pods.lower_pod import (
+    SPEC_CONTAINERS,
+    ephemeral_containers,
+    lower_pod,
+    overridden,
+    stays_above,
+)
 
 Patch = Mapping[str, Any]
-_CONTAINER_KINDS = ("containers", "initContainers")
 Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The current and the desired container of each name that both specs have."""
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
@@ -318,7 +323,7 @@ def pod_patch(
         lower["metadata"], desired["metadata"], removable={"annotations": _OPTIONAL}, stays=stays
     ):
         patch["metadata"] = metadata
-    containers = {kind: _pairs(lower["spec"], desired["spec"], kind) for kind in _CONTAINER_KINDS}
+    containers = {kind: _pairs(lower["spec"], desired["spec"], kind) for kind in SPEC_CONTAINERS}
     if spec := _spec_patch(lower["spec"], desired["spec"], containers):
         patch["spec"] = spec
     resize = _resize_patch(lower["spec"], desired["spec"], containers)
@@ -359,7 +364,7 @@ def likeness(lower: Mapping[str, Any], upper: Mapping[str, Any], options: PodOpt
                     del current[name]
     compared = [
         (kind, [(one["name"], one.get("image"), one.get("resources")) for one in spec.get(kind) or ()])
-        for kind in _CONTAINER_KINDS
+        for kind in SPEC_CONTAINERS
     ]
     debuggers = [one["name"] for one in spec.get("ephemeralContainers") or ()]
     fields = [spec.get(name) for name in ("activeDeadlineSeconds", "tolerations", "resources")]
