@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.company import manifests
+from tests.company.__main__ import main
 from tests.company.entries import ENTRIES
 from tests.company.works_with import PAGE, Row, difference, merged
 
@@ -89,3 +90,9 @@ def test_every_row_of_the_page_is_software_of_the_suite():
     rows = [line.split(" | ")[0].strip("| ") for line in page.splitlines() if line.startswith("| ")][2:]
     assert rows
     assert set(rows) <= set(ENTRIES)
+
+
+def test_software_that_the_direct_run_installs_is_not_run_on_the_virtual_node_only(capsys):
+    with pytest.raises(SystemExit):
+        main(["stern", "kueue", "--only", "virtual"])
+    assert "the direct run installs what kueue needs" in capsys.readouterr().err
