@@ -16,7 +16,7 @@ from hack.sandbox import Cluster, Sandbox
 from hack.sandbox.builds.images import Image
 from hack.sandbox.command import command as run_command
 from tests.company import manifests
-from tests.waiting import becomes, eventually
+from tests.waiting import PATIENCE, becomes, eventually
 from tests.workloads import manifest
 
 VIRTUAL_NODE = "vn-lower1"
@@ -191,9 +191,11 @@ class Place:
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"
         return sorted({event["reason"] for event in (await self.get(path, fieldSelector=fields))["items"]})
 
-    async def becomes(self, read: Callable[[], Awaitable[Any]], wanted: Any, what: str) -> None:
+    async def becomes(
+        self, read: Callable[[], Awaitable[Any]], wanted: Any, what: str, *, within: float = PATIENCE
+    ) -> None:
         """Wait until ``read`` returns the wanted value; the error quotes the last one."""
-        await becomes(read, wanted, what=f"{self.cluster.name}: {what}")
+        await becomes(read, wanted, within=within, what=f"{self.cluster.name}: {what}")
 
     async def start(
         self, program: str, *arguments: str | Path, name: str = "", env: Mapping[str, str] | None = None

@@ -6,7 +6,8 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hack.image import archive, build
@@ -16,18 +17,34 @@ from hack.sandbox.builds.programs import Progress, cache_directory
 from hack.sandbox.command import command
 from tests.company.software import lock_file
 
-_SITE = "opt/site"
+SITE = "opt/site"
+"""Folder of the packages in the image."""
 _SECONDS = 1200.0
 
 
-async def write(environment: str, progress: Progress) -> tuple[str, Path]:
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What an image has besides Python and its packages."""
+
+    write: Callable[[Path, Path], Awaitable[None]]
+    """Add files to the image's root; the second argument is the base layer."""
+    recipe: bytes
+    """All inputs of the files; a change makes a new image."""
+    entrypoint: Sequence[str]
+    environment: Sequence[str]
+    """``NAME=value`` of further variables."""
+
+
+async def write(environment: str, progress: Progress, addition: Addition | None = None) -> tuple[str, Path]:
     """Return the name and the archive of an image, made once and kept in the cache.
 
-    The image has no shell and no entrypoint. Commands of the packages, such as ``dask-worker``, are on its PATH.
+    Without an addition, the image has no shell and no entrypoint. Commands of the packages, such as ``dask-worker``, are
+    on its PATH.
 
     Args:
         environment: a file of ``python``, without its suffix.
         progress: called with each step.
+        addition: what the image has besides; None: nothing.
 
     Raises:
         SandboxError: the packages cannot be installed.
@@ -35,6 +52,7 @@ async def write(environment: str, progress: Progress) -> tuple[str, Path]:
     lock = lock_file(environment)
     files = build.ensure_base(progress=progress)
     recipe = lock.read_bytes() + str(files).encode() + Path(__file__).read_bytes()
+    recipe += addition.recipe if addition else b""
     digest = hashlib.sha256(recipe).hexdigest()[:12]
     path = cache_directory() / "company-images" / f"{digest}.tar"
     name = f"company.example/python:{digest}"
@@ -44,13 +62,16 @@ async def write(environment: str, progress: Progress) -> tuple[str, Path]:
         with tempfile.TemporaryDirectory(dir=path.parent) as work:
             root = Path(work) / "root"
             await _install(lock, root)
+            if addition:
+                await addition.write(root, files)
             modules = (files / "usr" / "lib" / PYTHON / "lib-dynload").glob("*.so")
             await add_libraries(root, files, [*modules, *root.rglob("*.so")])
+            variables = [*build.ENVIRONMENT, f"PYTHONPATH=/{SITE}", "HOME=/tmp"]
             config = archive.ImageConfig(
                 architecture=architecture(),
                 user="65532:65532",
-                entrypoint=(),
-                env=[*build.ENVIRONMENT, f"PYTHONPATH=/{_SITE}", "HOME=/tmp"],
+                entrypoint=addition.entrypoint if addition else (),
+                env=[*variables, *(addition.environment if addition else ())],
             )
             unfinished = Path(work) / "image.tar"
             archive.write(
@@ -71,13 +92,13 @@ async def add_libraries(root: Path, base: Path, binaries: Sequence[Path]) -> Non
 
 
 async def _install(lock: Path, root: Path) -> None:
-    """Install packages for the Python of the image, which may differ from this one."""
-    site = root / _SITE
+    """Install packages for the Python of the image, which may differ from this one; those without wheels are pure Python."""
+    site = root / SITE
     pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--no-compile", "--target", site]
     version = PYTHON.removeprefix("python")
     await command(
-        [*pip, f"--python-version={version}", "--only-binary=:all:", "--no-deps", "--requirement", lock],
+        [*pip, f"--python-version={version}", "--prefer-binary", "--no-deps", "--requirement", lock],
         timeout=_SECONDS,
     )
     # The image's files have no times and are not writable, so that Python would compile them at every start.
@@ -94,7 +115,7 @@ async def _install(lock: Path, root: Path) -> None:
     await command(compileall, check=False, timeout=_SECONDS)
     programs = root / "usr" / "bin"
     programs.mkdir(parents=True)
-    for script in (site / "bin").iterdir():
+    for script in filter(Path.is_file, (site / "bin").iterdir()):
         lines = script.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         if lines and lines[0].startswith("#!") and "python" in lines[0]:
             target = programs / script.name

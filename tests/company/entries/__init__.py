@@ -22,6 +22,7 @@ from tests.company.entries import (
     prometheus,
     prometheus_operator,
     python_clients,
+    spark,
     stern,
     vertical_pod_autoscaler,
 )
@@ -46,6 +47,7 @@ _MODULES = (
     kuberay,
     client_go,
     java_client,
+    spark,
     helm,
     cert_manager,
     vertical_pod_autoscaler,
