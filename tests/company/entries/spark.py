@@ -12,6 +12,7 @@ import yaml
 from tests.company import spark_image
 from tests.company.place import Place
 from tests.company.software import Observations, Software
+from tests.recipes import block
 
 _ENVIRONMENT = "spark"
 _SECONDS = 400.0
@@ -80,9 +81,9 @@ async def _submit(place: Place, name: str, image: str) -> Path:
     assert place.python is not None
     (site,) = (place.python.parents[1] / "lib").glob("python*/site-packages")
     kubeconfig = await place.account(name)
-    # Spark has a setting for the node selector, but none for tolerations.
+    pod = block("Spark", "spark-pod.yaml") if place.virtual else {"spec": place.scheduling}
     template = place.sandbox.directory / f"spark-{place.cluster.name}.yaml"
-    template.write_text(yaml.safe_dump({"spec": place.scheduling}), encoding="utf-8")
+    template.write_text(yaml.safe_dump(pod), encoding="utf-8")
     settings = {
         "spark.kubernetes.namespace": place.namespace,
         "spark.kubernetes.container.image": image,
@@ -142,8 +143,8 @@ async def _lines(place: Place, driver: str) -> list[dict[str, Any]]:
 
 SOFTWARE = Software(
     name="spark",
-    job="spark-submit in cluster mode: a driver and two executors that shuffle, a deleted executor that is replaced, and a "
-    "deleted driver, whose executors, Service and ConfigMaps are removed",
+    job="spark-submit in cluster mode, as in [Spark](../operate/other-programs.md#spark): a driver and two executors that "
+    "shuffle, a deleted executor that is replaced, and a deleted driver, whose executors, Service and ConfigMaps are removed",
     run=_run,
     environment=_ENVIRONMENT,
     packages=("pyspark",),

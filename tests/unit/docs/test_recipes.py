@@ -92,10 +92,20 @@ def test_labels_of_the_mesh_follow(label: str):
 
 def test_the_flavor_of_kueue_selects_a_virtual_node():
     flavor = block("Kueue in both clusters", "flavor.yaml")["spec"]
+    _check_selects_a_virtual_node(flavor["nodeLabels"], flavor["tolerations"])
+
+
+def test_the_pods_of_spark_select_a_virtual_node():
+    spec = block("Spark", "spark-pod.yaml")["spec"]
+    _check_selects_a_virtual_node(spec["nodeSelector"], spec["tolerations"])
+
+
+def _check_selects_a_virtual_node(selector: dict[str, str], tolerations: list[dict[str, str]]) -> None:
     labels = {**VIRTUAL, "virtual-node.io/lower-cluster": "lower1"}
     taint = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
-    spec = {"nodeSelector": flavor["nodeLabels"], "tolerations": flavor["tolerations"]}
+    spec = {"nodeSelector": selector, "tolerations": tolerations}
     assert matching.admits(spec, name="lower1", labels=labels, taints=[taint])
+    assert not matching.admits(spec, name="lower2", labels=VIRTUAL, taints=[taint])
     assert not matching.admits({**spec, "tolerations": []}, name="lower1", labels=labels, taints=[taint])
 
 
