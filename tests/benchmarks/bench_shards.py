@@ -1,8 +1,8 @@
-"""Many lower clusters divided over sharded replicas: growth of the throughput, a killed replica, requests when idle.
+"""Cost over the number of lower clusters and pods, and sharded replicas: growth, a killed replica, requests when idle.
 
-The API servers are in memory and in this process, and a replica is taken to have a core of its own: it handles its pods in
-the CPU time that it uses for them. So the throughput is the number of pods divided by the largest CPU time of a replica, and
-neither the machine's number of cores nor the API servers limit it.
+The API servers are in memory and in this process, and a replica is taken to have a core of its own. On that core it has the
+time that is left beside its work when idle, and it needs the CPU time that a pod costs. So neither the machine's number of
+cores nor the API servers limit the throughput: it is the number of pods divided by the time that the slowest replica needs.
 """
 
 from __future__ import annotations
@@ -25,27 +25,37 @@ from tests.benchmarks.stage import until
 from tests.benchmarks.tables import condition, target
 from tests.benchmarks.usage import usage
 
-CLUSTERS, PODS, REPLICAS, IDLE = 200, 50_000, 4, 60.0
-"""Lower clusters; pods; replicas that are compared with a single one; seconds in which requests are counted."""
+CLUSTERS, PODS, REPLICAS, IDLE = 40, 4000, 4, 30.0
+"""Lower clusters; pods; replicas that are compared with a single one; seconds in which requests and CPU time when idle are
+measured."""
+_CLUSTERS, _PODS = (10, 160), (1000, 16_000)
+"""Further numbers of clusters, with ``PODS``, and of pods, on ``CLUSTERS``, for one replica."""
 LEASE, RETRY = 15.0, 2.0
 """Seconds of ``leaderElection.leaseDuration`` and ``retryPeriod``."""
 GROWTH, REQUESTS = 3.5, 2.0
 """Targets: throughput with all replicas to that with one; upper requests per second and cluster when idle."""
 _PREFIX = "virtual-node-cluster-"
-_AHEAD = 500
-"""Pods created before earlier ones run, so that the API servers, which share one core, answer in time."""
+_AHEAD = 100
+"""Pods of each replica that are created before earlier ones run, so that the API servers, which share one core, answer in time."""
 _QUIET = 10.0
 """Seconds after the last pod in which CPU time still counts."""
 
 
 async def measure(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Return the figures of one replica and of several, and the targets."""
-    return await _compare(*((8, 400, 5.0) if quick else (CLUSTERS, PODS, IDLE)))
+    """Return the figures of one replica with several sizes, and of several replicas, and the targets."""
+    if quick:
+        return await _compare(8, 400, 5.0, others=[])
+    others = [*((clusters, PODS) for clusters in _CLUSTERS), *((CLUSTERS, pods) for pods in _PODS)]
+    return await _compare(CLUSTERS, PODS, IDLE, others=others)
 
 
-async def _compare(clusters: int, pods: int, seconds: float) -> dict[str, Any]:
+async def _compare(
+    clusters: int, pods: int, seconds: float, *, others: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """Compare one replica with several, and measure one replica with ``others``: numbers of clusters and pods."""
     alone = await _run(clusters, pods, replicas=1, idle=seconds)
     several = await _run(clusters, pods, replicas=REPLICAS, idle=seconds)
+    more = [await _run(*sizes, replicas=1, idle=seconds) for sizes in others]
     growth = several["podsPerSecond"] / alone["podsPerSecond"]
     targets = [
         condition(
@@ -57,13 +67,7 @@ async def _compare(clusters: int, pods: int, seconds: float) -> dict[str, Any]:
         target("clusters of a killed replica are taken", several["takenSeconds"], LEASE + RETRY, "s"),
         target("upper requests per second and cluster, idle", several["idleRequests"], REQUESTS, ""),
     ]
-    return {
-        "clusters": clusters,
-        "pods": pods,
-        "runs": [alone, several],
-        "growth": growth,
-        "targets": targets,
-    }
+    return {"runs": [alone, several, *more], "growth": growth, "targets": targets}
 
 
 async def _run(clusters: int, pods: int, *, replicas: int, idle: float) -> dict[str, Any]:
@@ -77,24 +81,33 @@ async def _run(clusters: int, pods: int, *, replicas: int, idle: float) -> dict[
         await at.until(lambda: len(_holders(at)) == clusters and len(set(_holders(at).values())) == replicas)
         await at.ready()
         await _settled(at)
-        before = [usage(process.pid).cpu for process in processes]
-        begun = time.perf_counter()
+        empty = [usage(process.pid) for process in processes]
+        ahead, begun = _AHEAD * replicas, time.perf_counter()
         for number in range(pods):
             at.upper.storage.create("pods", pod(number, node=f"vn-{number % clusters}"), namespace=NAMESPACE)
-            if not number % _AHEAD:
-                await at.until(partial(_has_started, at, number - _AHEAD))
+            if not number % ahead:
+                await at.until(partial(_has_started, at, number - ahead))
         await at.until(lambda: len(at.running) == pods)
-        wall = time.perf_counter() - begun
         await asyncio.sleep(_QUIET)
-        after = [usage(process.pid) for process in processes]
-        cpu = [found.cpu - earlier for found, earlier in zip(after, before, strict=True)]
+        full, wall = [usage(process.pid) for process in processes], time.perf_counter() - begun
+        requests, shares = await _idle(at, processes, idle)
+        # What a replica does when idle also costs while pods start, but does not belong to them.
+        cpu = [
+            later.cpu - earlier.cpu - share * wall
+            for earlier, later, share in zip(empty, full, shares, strict=True)
+        ]
+        slowest = max(seconds / (1 - share) for seconds, share in zip(cpu, shares, strict=True))
         figures = {
+            "clusters": clusters,
+            "pods": pods,
             "replicas": replicas,
             "cpuSeconds": cpu,
-            "podsPerSecond": pods / max(cpu),
+            "idleCpu": shares,
+            "podsPerSecond": pods / slowest,
             "wallSeconds": wall,
-            "mib": [found.rss_mib for found in after],
-            "idleRequests": await _idle_requests(at, idle) / clusters,
+            "emptyMiB": [found.rss_mib for found in empty],
+            "fullMiB": [found.rss_mib for found in full],
+            "idleRequests": requests / clusters,
             "takenSeconds": await _killed(at, processes) if replicas > 1 else None,
         }
         print(json.dumps(figures), flush=True)
@@ -123,11 +136,14 @@ async def _settled(at: Installation) -> None:
     await until(unchanged, seconds=LIMIT)
 
 
-async def _idle_requests(at: Installation, seconds: float) -> float:
-    """Return the requests per second to the upper API server."""
-    before, begun = sum(at.upper.requests.values()), time.perf_counter()
+async def _idle(at: Installation, processes: Sequence[Process], seconds: float) -> tuple[float, list[float]]:
+    """Return the requests per second to the upper API server, and the share of a core that each replica uses."""
+    requests, begun = sum(at.upper.requests.values()), time.perf_counter()
+    before = [usage(process.pid).cpu for process in processes]
     await asyncio.sleep(seconds)
-    return (sum(at.upper.requests.values()) - before) / (time.perf_counter() - begun)
+    taken = time.perf_counter() - begun
+    shares = [(usage(process.pid).cpu - cpu) / taken for process, cpu in zip(processes, before, strict=True)]
+    return (sum(at.upper.requests.values()) - requests) / taken, shares
 
 
 async def _killed(at: Installation, processes: Sequence[Process]) -> float:
@@ -145,7 +161,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--clusters", type=int, default=CLUSTERS)
     parser.add_argument("--pods", type=int, default=PODS)
     options = parser.parse_args(arguments)
-    print(json.dumps(asyncio.run(_compare(options.clusters, options.pods, IDLE)), indent=1))
+    print(json.dumps(asyncio.run(_compare(options.clusters, options.pods, IDLE, others=[])), indent=1))
 
 
 if __name__ == "__main__":

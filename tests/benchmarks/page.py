@@ -24,6 +24,7 @@ _TABLES: Mapping[str, Callable[[Record], str]] = {
     "soak": tables.soak,
     "many-pods": tables.many_pods,
     "many-clusters": tables.many_clusters,
+    "shards": tables.shards,
     "replay": tables.replay,
     "inspect": tables.inspect,
     "exact": exact_tables.exact,
@@ -33,6 +34,7 @@ _TABLES: Mapping[str, Callable[[Record], str]] = {
 _Chart = bars.Chart | lines.LineChart
 _CHARTS: Mapping[str, Callable[[Record], Mapping[str, _Chart]]] = {
     "mirroring": tables.mirroring_charts,
+    "shards": tables.shards_charts,
     "exact": exact_tables.exact_charts,
 }
 

@@ -65,6 +65,7 @@ BENCHMARKS = (
     _program("soak", 65, "bench_soak"),
     _program("many-pods", 15, "bench_many_pods"),
     _program("many-clusters", 3, "bench_many_clusters"),
+    _program("shards", 20, "bench_shards"),
     _program("replay", 1, "bench_replay"),
     _program("inspect", 1, "bench_inspect"),
     _program("exact", 15, "bench_exact"),

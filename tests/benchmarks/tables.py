@@ -166,6 +166,51 @@ def many_clusters(record: Record) -> str:
     return table(list(columns), [list(columns.values())])
 
 
+def shards(record: Record) -> str:
+    """Return a row for each run of ``bench_shards``, and the targets. Several replicas: the sum of CPU time and memory."""
+    heads = ["lower clusters", "pods", "replicas", "CPU ms per pod", "pods/s", "MiB", "MiB without pods", "CPU when idle"]  # fmt: skip
+    rows = [
+        [
+            f"{run['clusters']:,}",
+            f"{run['pods']:,}",
+            f"{run['replicas']}",
+            f"{_cpu_ms(run):.1f}",
+            f"{run['podsPerSecond']:,.0f}",
+            f"{sum(run['fullMiB']):,.0f}",
+            f"{sum(run['emptyMiB']):,.0f}",
+            f"{sum(run['idleCpu']):.1%}",
+        ]
+        for run in sorted(record["figures"]["runs"], key=_sizes)
+    ]
+    return f"{table(heads, rows)}\n\n{targets(record)}"
+
+
+def shards_charts(record: Record) -> Mapping[str, LineChart]:
+    """Return the plots of ``bench_shards``: what one replica costs over the number of clusters and of pods."""
+    runs = sorted((run for run in record["figures"]["runs"] if run["replicas"] == 1), key=_sizes)
+    usual = record["figures"]["runs"][0]
+    charts: dict[str, LineChart] = {}
+    for size, other in (("clusters", "pods"), ("pods", "clusters")):
+        same = [run for run in runs if run[other] == usual[other]]
+        where = f"with {usual[other]:,} {'pods' if other == 'pods' else 'lower clusters'}"
+        axis = Axis("lower clusters" if size == "clusters" else "pods", is_logarithmic=True)
+        memory = {"MiB": [(run[size], sum(run["fullMiB"])) for run in same]}
+        cpu = {"CPU ms per pod": [(run[size], _cpu_ms(run)) for run in same]}
+        charts |= {
+            f"{size}-memory": LineChart(f"Memory of one replica {where}", axis, Axis("MiB"), memory),
+            f"{size}-cpu": LineChart(f"CPU time of one replica {where}", axis, Axis("ms per pod"), cpu),
+        }
+    return charts
+
+
+def _sizes(run: Record) -> tuple[int, int, int]:
+    return run["replicas"], run["clusters"], run["pods"]
+
+
+def _cpu_ms(run: Record) -> float:
+    return 1000 * float(sum(run["cpuSeconds"])) / float(run["pods"])
+
+
 def replay(record: Record) -> str:
     """Return a row for each number of pods, and the targets."""
     figures = record["figures"]
