@@ -128,7 +128,9 @@ class KubeletServer:
         connections: Connections | None = None,
         stream_limits: StreamLimits | None = None,
     ) -> None:
-        self._connections = connections or Connections("kubelet", connection_limits())
+        if connections is None:  # an empty `Connections` is false
+            connections = Connections("kubelet", connection_limits())
+        self._connections = connections
         self._address = address
         self._port = port
         self._tls = tls
