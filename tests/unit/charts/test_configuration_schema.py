@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import msgspec
 import pytest
@@ -22,6 +20,7 @@ from hypothesis import strategies as st
 from clusterset.config import Cluster
 from controller_runtime.apimachinery.decoding import convert, former_name
 from hack.chart import schema
+from tests.json_schema import validators
 from tests.thorough import IS_THOROUGH
 from tests.unit.charts.rendering import CASES, configuration, objects
 from virtual_node.config.file import validate
@@ -44,11 +43,7 @@ ANY = st.one_of(
 @functools.cache
 def _validator(definition: str) -> Any:
     whole = {"definitions": SCHEMA["definitions"], "$ref": f"#/definitions/{definition}"}
-    # Its format checkers, which are not used here, parse a grammar for two seconds at import.
-    with mock.patch.dict(sys.modules, {"rfc3987": None, "rfc3987_syntax": None}):
-        import jsonschema  # noqa: PLC0415 - takes half a second
-
-    return jsonschema.Draft7Validator(whole)
+    return validators().Draft7Validator(whole)
 
 
 _STEP = 29

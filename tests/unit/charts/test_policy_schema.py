@@ -18,6 +18,7 @@ from descheduler.strategies import registry
 from descheduler.strategies.base import pod_matcher
 from hack.chart import schema
 from multi_scheduler.agents.fit.agent import FitSettings
+from tests.json_schema import validators
 from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2
 
 SCHEMA = json.loads(schema.FILE.read_text(encoding="utf-8"))
@@ -30,9 +31,7 @@ def _policy() -> Any:
 
 
 def _validator(part: dict[str, Any]) -> Any:
-    from jsonschema import Draft7Validator  # noqa: PLC0415 - importing it takes a second
-
-    return Draft7Validator({**part, "definitions": SCHEMA["definitions"]})
+    return validators().Draft7Validator({**part, "definitions": SCHEMA["definitions"]})
 
 
 FULL = yaml.safe_load(V1ALPHA2)

@@ -13,12 +13,7 @@ from swarm.controller.caches import shrink_pod, view
 from swarm.controller.reconciler import due
 from swarm.handover import Acknowledgement, Holder, Ledger, Slot
 from swarm.planning import Pod
-
-
-def _validators() -> Any:
-    from jsonschema import Draft4Validator  # noqa: PLC0415 - importing it takes a second
-
-    return Draft4Validator
+from tests.json_schema import validators
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_different_affinities_are_limited():
 def test_schema_is_structural_and_has_the_defaults_of_the_code():
     """The API server's defaults equal those of a specification without the field."""
     schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    _validators().check_schema(schema)
+    validators().Draft4Validator.check_schema(schema)
     fields = schema["properties"]["spec"]["properties"]
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     workers = {"statefulSet": "w"}
@@ -154,12 +149,12 @@ def test_wrong_values_are_refused_by_schema_and_code(field, values):
             good["workers"] = {}
         if field == "jobsFrom.selector":
             good["jobsFrom"] = {}
-        assert _validators()(schema).is_valid(good) or not all(good.values())
+        assert validators().Draft4Validator(schema).is_valid(good) or not all(good.values())
         place: Any = good
         for step in path:
             place = place[int(step) if step.isdigit() else step]
         place[last] = value
-        assert not _validators()(schema).is_valid(good), value
+        assert not validators().Draft4Validator(schema).is_valid(good), value
         named = "affinity.workers" if last == "workers" and path else last
         with pytest.raises(ValueError, match=named):
             spec.jobs_of(spec.parse(good).jobs)

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
-from tests.thorough import some
+from tests.thorough import size, some
 from tests.unit.controller_runtime.loopback import reply, serve
 from tests.unit.virtual_node.commands.run_command import NODES, Person, kubeconfig
 from virtual_node import cli
@@ -27,7 +27,7 @@ from virtual_node.commands.common.flags import request_timeout
 from virtual_node.examine.reader import server_clock
 
 SHORT = "--request-timeout=300ms"
-LONG = "--request-timeout=4s"
+LONG = f"--request-timeout={size(2, 4)}s"
 """Enough for a healthy server in the same process, on a busy machine."""
 
 

@@ -16,7 +16,7 @@ from controller_runtime.leaderelection import LeaderElector
 from controller_runtime.objects import from_dict
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
-from tests.thorough import seeds
+from tests.thorough import seeds, size
 from virtual_node.config.types import LeaderElectionConfig
 from virtual_node.sharding import Member, Shards
 
@@ -145,7 +145,7 @@ async def test_only_changes_of_owners_write_the_leases_of_clusters():
     await asyncio.sleep(20)
     for replica in replicas:
         replica.client.calls.clear()
-    await asyncio.sleep(600)
+    await asyncio.sleep(size(120, 600))
     calls = [call for replica in replicas for call in replica.client.calls]
     assert {key for verb, _, key in calls if verb in {"update", "create"}} == {
         f"kube-system/{replica.member.lease}" for replica in replicas

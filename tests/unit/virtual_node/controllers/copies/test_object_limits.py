@@ -10,6 +10,7 @@ import pytest
 from controller_runtime.errors import Forbidden
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.store import NamespaceBudget, is_stub
+from tests.thorough import size
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 from virtual_node.config.types import LimitsConfig
 from virtual_node.controllers.copies.single_objects import ObjectKey
@@ -287,8 +288,9 @@ async def test_polls_share_one_rate():
         assert scene.is_below()
         assert watched(scene) == 50
         before = len(scene.upper.asked("get", "configmaps"))
-        await asyncio.sleep(100)
-        assert len(scene.upper.asked("get", "configmaps")) - before <= 100 * 20
+        seconds = size(40, 100)
+        await asyncio.sleep(seconds)
+        assert len(scene.upper.asked("get", "configmaps")) - before <= seconds * 20
 
 
 async def test_unreadable_objects_are_not_polled_more_often():

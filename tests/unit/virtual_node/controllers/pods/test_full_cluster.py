@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from controller_runtime.client.limits import CacheBudget
+from tests.thorough import size
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters, mirroring, pod, running
 
 pytestmark = pytest.mark.looptime
 
-LIMIT = 2_000_000
+PODS = size(50, 100)
+LIMIT = PODS * 20_000
 LABELS = {"labels": {f"l{number}": "x" * 60 for number in range(200)}}
 
 
@@ -42,16 +44,16 @@ def below(scene: Scene) -> dict[str, Any]:
 async def test_pods_that_grow_after_their_start_do_not_fill_the_caches():
     """Each pod may grow by 16 KiB before its upper namespace is limited, so many small pods could grow together."""
     async with mirroring(full_scene()) as scene:
-        for number in range(100):
+        for number in range(PODS):
             scene.upper.put("pods", large(number))
         await asyncio.sleep(30)
-        assert len(below(scene)) == 100
-        for number in range(100):
+        assert len(below(scene)) == PODS
+        for number in range(PODS):
             scene.upper.change("pods", f"shop/p{number}", metadata=LABELS)
         await asyncio.sleep(60)
         assert 0.6 * LIMIT < scene.lower.caches.used < 0.9 * LIMIT
         grown = [key for key, labels in below(scene).items() if "l0" in labels]
-        assert 20 < len(grown) < 70
+        assert 0.2 * PODS < len(grown) < 0.7 * PODS
         assert {reason for reason, _ in scene.events} == {"UpdateRefused"}
         waiting = next(key for key in below(scene) if key not in grown)
         scene.lower.change("pods", waiting, status={"phase": "Running"})
@@ -61,7 +63,7 @@ async def test_pods_that_grow_after_their_start_do_not_fill_the_caches():
             scene.upper.change("pods", key, metadata={"labels": dict.fromkeys(LABELS["labels"])})
         await asyncio.sleep(200)
         later = {key for key, labels in below(scene).items() if "l0" in labels}
-        assert 20 < len(later) < 70
+        assert 0.2 * PODS < len(later) < 0.7 * PODS
         assert not later & set(grown)
 
 
@@ -69,7 +71,7 @@ async def test_large_pods_that_are_created_at_once_do_not_fill_the_caches():
     """Although the watch shows them late."""
     async with mirroring(full_scene()) as scene:
         scene.lower.held.add("pods")
-        for number in range(100):
+        for number in range(PODS):
             scene.upper.put("pods", large(number, **LABELS))
         await asyncio.sleep(10)
         scene.lower.release("pods")

@@ -16,6 +16,7 @@ from clusterset.model import names
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import Forbidden, NotFound
 from tests.background import working
+from tests.thorough import only_thorough
 from tests.unit.virtual_node.controllers import pod_controller_setup
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.controllers import certificates
@@ -337,7 +338,13 @@ async def test_a_cluster_without_the_api_is_named():
         )
 
 
-@pytest.mark.parametrize("key_type", sorted(certificates._KEYS))
+@pytest.mark.parametrize(
+    "key_type",
+    [
+        pytest.param(name, marks=only_thorough) if name == "RSA4096" else name
+        for name in sorted(certificates._KEYS)
+    ],
+)
 def test_each_key_type_has_a_proof(key_type: str):
     """An empty request."""
     key, csr = certificates.key_and_request(key_type)

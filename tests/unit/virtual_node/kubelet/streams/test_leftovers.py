@@ -43,7 +43,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ref[Any]]]:
 
         monkeypatch.setattr(kind, "__init__", init)
 
-    gc.collect()
     gc.disable()
     for kind in (SSLProtocol, connections.Front, splice.Splice, splice.End):
         remember(kind)
