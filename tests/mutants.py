@@ -161,18 +161,23 @@ def _imports(path: Path) -> set[str]:
 
 
 def closest(mutant: Mutant, tests: dict[str, set[str]]) -> list[str]:
-    """Return the test files to run for a mutant: first that of its name, then those of its folder that import it."""
+    """Return the test files to run for a mutant: first that of its name, then those of its folder or that import it.
+
+    Those of its folder may test it through another module, so they run although they do not import it.
+    """
     parts = Path(mutant.file).with_suffix("").parts
 
-    def distance(file: str) -> tuple[bool, bool, int, str]:
+    def distance(file: str) -> tuple[bool, bool, int, bool, str]:
         path = Path(file).with_suffix("").parts[2:]
         shared = next(
             (i for i, both in enumerate(zip(path, parts, strict=False)) if both[0] != both[1]), len(path)
         )
+        is_imported = mutant.module in tests[file]
         return (
             path[-1] != f"test_{parts[-1]}" or path[:-1] != parts[:-1],
-            mutant.module not in tests[file],
+            not is_imported and shared < len(parts) - 1,
             -shared,
+            not is_imported,
             file,
         )
 

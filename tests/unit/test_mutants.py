@@ -25,10 +25,12 @@ def test_changes_comparisons_constants_conditions_results_and_branches():
     assert all("Is 1." in text for text in changed)
 
 
-def test_runs_the_test_of_the_modules_name_first(tmp_path: Path):
+def test_runs_the_tests_of_the_modules_name_folder_and_importers(tmp_path: Path):
     tests = {
         "tests/unit/webhook/test_app.py": {"webhook.app"},
         "tests/unit/webhook/test_state.py": {"webhook.app", "webhook.state"},
+        "tests/unit/webhook/test_other.py": set[str](),
+        "tests/unit/swarm/test_start.py": {"webhook.app"},
         "tests/unit/swarm/test_spec.py": {"swarm.spec"},
     }
-    assert closest(Mutant("webhook/app.py", 1, 0, 0, ""), tests) == [*tests][:2]
+    assert closest(Mutant("webhook/app.py", 1, 0, 0, ""), tests) == [*tests][:4]

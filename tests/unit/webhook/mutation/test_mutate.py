@@ -51,6 +51,15 @@ def test_splits_term_between_upper_and_lower_cluster():
     assert selector_of(changed)["affinity"] == requiring(a_term(lower))
 
 
+def test_moves_nothing_if_one_term_needs_no_lower_node():
+    """A node of cluster A is enough, so a lower node without the label must be, too."""
+    upper, lower = an_expression("clusterID", "A"), an_expression("gpu", "yes")
+    affinity = requiring(a_term(upper, lower), a_term(upper))
+    changed = mutate.mutate(web_pod({"affinity": affinity}), VIRTUAL)
+    assert changed["spec"]["affinity"] == requiring(a_term(upper))
+    assert "clusterSelector" not in changed["metadata"].get("annotations", {})
+
+
 def test_moves_match_fields_like_expressions():
     """tensile-kube panics on a term with both."""
     term = {

@@ -86,3 +86,30 @@ def test_a_token_has_the_user_that_its_source_names():
     (volume,) = lower_pod.lower_pod(pod, OPTIONS)["spec"]["volumes"]
     (item,) = volume["projected"]["sources"][0]["secret"]["items"]
     assert item["user"] == 0
+
+
+def test_a_token_that_old_admission_mounted_is_replaced_by_one_of_the_lower_cluster():
+    """Before Kubernetes 1.22 it was a Secret volume. The pod's other volumes and mounts stay."""
+    own = {"name": "own", "secret": {"secretName": "own"}}
+    cache = {"name": "cache", "emptyDir": {}}
+    at_own = {"name": "own", "mountPath": "/own"}
+    at_token = {"name": "default-token-x", "mountPath": service_account.MOUNT_PATH}
+    spec: dict[str, Any] = {
+        "volumes": [own, {"name": "default-token-x", "secret": {"secretName": "default-token-x"}}, cache],
+        "containers": [{"name": "main", "volumeMounts": [at_own, at_token]}],
+    }
+    service_account.with_lower_identity(spec)
+    assert spec["volumes"] == [own, cache]
+    assert spec["containers"][0]["volumeMounts"] == [at_own]
+
+
+def test_a_volume_of_the_user_at_the_path_of_the_token_stays():
+    """It hides the token on purpose, and admission adds none."""
+    volumes = [{"name": "empty", "emptyDir": {}}]
+    mounts = [{"name": "empty", "mountPath": service_account.MOUNT_PATH}]
+    spec: dict[str, Any] = {
+        "volumes": list(volumes),
+        "containers": [{"name": "main", "volumeMounts": list(mounts)}],
+    }
+    service_account.with_lower_identity(spec)
+    assert (spec["volumes"], spec["containers"][0]["volumeMounts"]) == (volumes, mounts)
