@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from controller_runtime.errors import Unavailable
 from controller_runtime.objects import Object, WatchEvent, from_dict
 from tests.unit.controller_runtime.cache.conftest import Recorder, make, pod
 
@@ -93,6 +94,24 @@ async def test_left_out_objects_are_read_again_when_they_may_be_kept(server, sta
     await recorder.until(lambda: ("add", "b", "2", "False") in recorder.calls)
     await server.watches.get()
     assert (server.listed, server.watched_from) == (2, ["2", "9"])
+
+
+async def test_left_out_objects_are_read_again_after_a_pause_between_watches(server, started):
+    """They may be kept from a moment on at which the server does not answer."""
+    nodes = {"n1"}
+    pods = [pod("a", 1), pod("b", 2, node="n2")]
+    server.lists = [(pods, "2"), (pods, "9")]
+    informer = make(server, keep=lambda found: found.spec["nodeName"] in nodes)
+    recorder = Recorder(informer)
+    started(informer)
+    feed = await server.watches.get()
+    feed.put_nowait(Unavailable("down", code=503))
+    await asyncio.sleep(0.1)
+    assert informer.last_error is not None
+    nodes.add("n2")
+    informer.reconsider("ns")
+    await recorder.until(lambda: ("add", "b", "2", "False") in recorder.calls)
+    assert server.listed == 2
 
 
 async def test_objects_in_thousands_of_namespaces_take_no_memory_when_they_are_left_out(server, started):

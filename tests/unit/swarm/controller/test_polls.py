@@ -92,6 +92,22 @@ async def test_reads_a_report_in_several_pieces(poll: Polls):
         )
 
 
+async def test_a_report_that_stays_the_same_is_reported_once():
+    """A reconcile of the Swarm follows each report of a change, and each reconcile starts a poll."""
+    changes: list[str] = []
+    polls = Polls(on_change=changes.append, refusal=lambda _pod: "")
+    pods = [Pod("w", "u", node="n", ip="127.0.0.1")]
+    async with _serving(_good) as port:
+        for _ in range(3):
+            polls.reports("ns/s", pods, port)
+            await polls._rounds["ns/s"].task
+    assert changes == ["ns/s"]
+    polls.reports("ns/s", pods, port)
+    await polls._rounds["ns/s"].task
+    assert changes == ["ns/s"] * 2
+    await polls.close()
+
+
 @pytest.mark.parametrize("answer", [_endless, _compressed, _redirecting])
 async def test_ignores_hostile_answers(poll: Polls, answer: Answer):
     """Without a report, and without more memory than a report may have."""

@@ -13,6 +13,7 @@ from clusterset.model import names, namespace_map
 from clusterset.model.namespace_map import NamespaceMap
 from clusterset.model.policy.config import MetadataRules, Policy
 from clusterset.model.policy.rules import PolicySet
+from controller_runtime.objects import from_dict
 from virtual_node.translate.objects import namespaces
 
 OURS = {names.LABEL_UPPER_CLUSTER: "c"}
@@ -142,6 +143,22 @@ def test_namespace_without_an_annotation_is_followed_but_not_weakened(record):
         upper = _upper(**{ENFORCE: "privileged", WARN: warn})
         lower = _patched(lower, namespaces.namespace_patch(upper, lower))
     assert _security(lower) == {ENFORCE: "restricted", WARN: "restricted"}
+
+
+@pytest.mark.parametrize("lost", ["labels", "annotations"])
+def test_removed_marks_of_a_namespace_are_restored(lost: str):
+    """Without its mark it would be the lower administrator's, and stay when the upper namespace is deleted."""
+    made = namespaces.lower_namespace(None, name="u-shop", upper_name="shop", cluster_id="c")
+    marks = {"upper_name": "shop", "cluster_id": "c"}
+    assert namespaces.marks_patch(from_dict(made), **marks) is None
+    kept = made["metadata"][lost]
+    damaged = {**made, "metadata": {**made["metadata"], lost: {"team": "a"}}}
+    patch = namespaces.marks_patch(from_dict(damaged), **marks)
+    assert patch is not None
+    restored = patch["metadata"][lost]
+    assert restored
+    assert restored.items() <= kept.items()
+    assert names.ANNOTATION_APPLIED not in restored
 
 
 def _object(name: str, **metadata: Any) -> dict[str, Any]:
