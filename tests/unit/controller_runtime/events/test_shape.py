@@ -83,6 +83,17 @@ class TestShape:
             for _, _, name in (key.partition("/") for key in server.events)
         )
 
+    async def test_a_name_of_the_greatest_length_keeps_its_object(self) -> None:
+        """A name has at most 253 characters, of which a dot and the time are 17."""
+        server = Server()
+        recorder = recorder_for(server)
+        async with running(recorder):
+            for length in (236, 237):
+                recorder.event(POD | {"name": "x" * length}, "Normal", "A", "x")
+        names = sorted((key.partition("/")[2] for key in server.events), key=len)
+        assert [len(name) for name in names] == [53, 253]
+        assert names[1].startswith("x" * 236 + ".")
+
     async def test_long_messages_are_cut(self) -> None:
         """A message longer than 1,024 characters ends in an ellipsis."""
         server = Server()
