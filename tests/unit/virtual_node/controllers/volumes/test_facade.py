@@ -125,6 +125,7 @@ async def test_uses_the_csi_driver_that_the_chart_made():
         async with following(VolumeScene(upper, lower)):
             await asyncio.sleep(10)
             assert upper.find("csidrivers", pv.DRIVER) is not None
+            assert len(upper.asked("create", "csidrivers")) == (0 if is_there else 1)
 
 
 async def test_a_pod_waits_for_unreadable_claims_with_a_limit():
