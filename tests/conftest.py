@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import logging
 import ssl
 from asyncio import sslproto
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -66,6 +67,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         lambda fixture, _request: fixture.func.__module__ == pytest_asyncio.plugin.__name__,
         raising=False,
     )
+    _send_less(session.config)
+
+
+def _send_less(config: pytest.Config) -> None:
+    """Let xdist's workers send only what the summary needs: two of the six messages of a test that passes."""
+    if config.option.verbose > 0 or config.option.durations or config.option.xmlpath:
+        return
+    for worker in config.pluginmanager.get_plugins():
+        if type(worker).__name__ == "WorkerInteractor":
+            worker.sendevent = functools.partial(_send, worker.sendevent)
+
+
+def _send(send: Callable[..., None], event: str, **content: Any) -> None:
+    report = content.get("data") or {}
+    is_dull = report.get("when") in {"setup", "teardown"} and report["outcome"] == "passed"
+    if not is_dull and event not in {"logstart", "logfinish"}:
+        send(event, **content)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,7 +102,7 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collection, which takes half a second for them."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # few objects of a test are garbage
+    gc.set_threshold(200_000, 20, 20)  # few objects of a test are garbage
     gc.enable()
 
 

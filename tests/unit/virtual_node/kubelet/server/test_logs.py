@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from controller_runtime.client import requests
+from tests.thorough import size
 from tests.unit.virtual_node.kubelet.conftest import Rig, unchunk
 from tests.unit.virtual_node.kubelet.lower import Exchange, Sender, rest_of
 
@@ -97,11 +98,11 @@ async def test_a_disconnected_client_ends_the_lower_request(rig: Rig) -> None:
 
 async def test_a_slow_reader_blocks_the_log(rig: Rig) -> None:
     """A log of 64 MiB without a reader stays in the lower cluster, not in memory."""
-    sender = Sender()
+    sender, mebibytes = Sender(), size(40, 64)
 
     async def script(exchange: Exchange) -> None:
         exchange.writer.write(CHUNKED)
-        await sender.send(exchange.writer, chunk(bytes(1 << 20)), times=64)
+        await sender.send(exchange.writer, chunk(bytes(1 << 20)), times=mebibytes)
         exchange.writer.write(chunk(b""))
         await exchange.writer.drain()
         await rest_of(exchange.reader)
@@ -113,7 +114,7 @@ async def test_a_slow_reader_blocks_the_log(rig: Rig) -> None:
         assert sender.sent < 32
         await reader.readuntil(b"\r\n\r\n")
         body = await reader.read()
-        assert len(unchunk(body)) == 64 << 20
+        assert len(unchunk(body)) == mebibytes << 20
         writer.close()
 
 
