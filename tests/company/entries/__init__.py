@@ -12,6 +12,7 @@ from tests.company.entries import (
     istio,
     java_client,
     jobset,
+    k9s,
     kube_state_metrics,
     kuberay,
     kubespawner,
@@ -51,6 +52,7 @@ _MODULES = (
     helm,
     cert_manager,
     vertical_pod_autoscaler,
+    k9s,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""
