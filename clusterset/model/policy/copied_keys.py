@@ -10,7 +10,8 @@ annotation would run in another way than its user asked for. For the same reason
 
 Lower pods do not get the labels and annotations of upper pods that are state of the upper cluster. A network plugin
 records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the upper cluster
-would be wrong, and would overwrite lower values. ``policy.annotations`` changes the list.
+would be wrong, and would overwrite lower values. Names that upper programs publish would be published a second time, in
+zones of the lower cluster. ``policy.annotations`` changes the list.
 
 Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes
 ``go-controller/pkg/util``, Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet
@@ -29,13 +30,10 @@ from typing import NamedTuple
 from clusterset.model import names
 from clusterset.model.policy.config import AnnotationRules, MetadataRules
 
+_PUBLISHED_NAMES = ("external-dns.*", "*.external-dns.*", "dns.alpha.kubernetes.io/*")
+"""Keys of external-dns and of kOps' dns-controller, which publish addresses of Services and of pods."""
 DENIED: Mapping[str, tuple[str, ...]] = {
-    "DNS names": (
-        "external-dns.*",
-        "*.external-dns.*",
-        "dns.alpha.kubernetes.io/*",
-        "consul.hashicorp.com/*",
-    ),
+    "DNS names": (*_PUBLISHED_NAMES, "consul.hashicorp.com/*"),
     "load balancers and other ways to publish Services": (
         "service.beta.kubernetes.io/*",
         "service.kubernetes.io/load-balancer-*",
@@ -196,8 +194,9 @@ STATE: Mapping[str, tuple[str, ...]] = {
         "autopilot.gke.io/selector-toleration",
         "autopilot.gke.io/warden-version",
     ),
+    "DNS names": _PUBLISHED_NAMES,
 }
-"""Shell patterns of annotations that programs of a cluster write on its pods, by program."""
+"""Shell patterns of annotations that programs of the upper cluster write on its pods, or publish, by program."""
 _BUILT_IN = tuple(pattern for patterns in STATE.values() for pattern in patterns)
 ZONES = frozenset({"topology.kubernetes.io/region", "topology.kubernetes.io/zone"})
 """Labels that API servers from 1.35 on copy from a node to the pods that are bound to it."""

@@ -205,6 +205,10 @@ def test_copies_follow_the_same_rule():
         ("k8s.ovn.org/pod-networks", True),
         ("security.openshift.io/validated-scc-subject-type", True),
         ("autopilot.gke.io/resource-adjustment", True),
+        ("external-dns.kubernetes.io/internal-hostname", True),
+        ("external-dns.alpha.kubernetes.io/target", True),
+        ("dns.alpha.kubernetes.io/internal", True),
+        ("consul.hashicorp.com/connect-inject", False),  # changes how the pod runs
         ("k8s.v1.cni.cncf.io/network-status", True),
         ("k8s.v1.cni.cncf.io/networks", False),
         ("kubernetes.io/config.source", True),
