@@ -17,6 +17,7 @@ async def source(program: str) -> Path:
     Raises:
         SandboxError: it cannot be downloaded.
     """
-    argv = [str(await go_command(print)), "mod", "download", "-json", module_path(program)]
-    done = await command(argv, cwd=TOOLS / PROGRAMS[program].module, timeout=600)
+    module = PROGRAMS[program].module
+    argv = [str(await go_command(print, module)), "mod", "download", "-json", module_path(program)]
+    done = await command(argv, cwd=TOOLS / module, timeout=600)
     return Path(json.loads(done.stdout)["Dir"])

