@@ -123,6 +123,7 @@ PROGRAMS: dict[str, Program] = {
         name: Program(name, "istio", f"istio.io/istio/pilot/cmd/{name}")
         for name in ("pilot-discovery", "pilot-agent")
     },
+    "external-dns": Program("external-dns", "external-dns", "sigs.k8s.io/external-dns"),
     "k9s": Program("k9s", "k9s", "github.com/derailed/k9s"),
     "stern": Program("stern", "stern", "github.com/stern/stern"),
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),

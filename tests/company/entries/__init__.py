@@ -8,6 +8,7 @@ from tests.company.entries import (
     client_go,
     dask,
     descheduler,
+    external_dns,
     helm,
     istio,
     java_client,
@@ -52,6 +53,7 @@ _MODULES = (
     helm,
     cert_manager,
     vertical_pod_autoscaler,
+    external_dns,
     k9s,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
