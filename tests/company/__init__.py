@@ -5,6 +5,6 @@ suite runs an entry twice, with pods of the lower cluster and with pods of the v
 the two into docs/reference/works-with.md.
 
 Without an entry, because they were not to be had as a complete Go module: Tekton Pipelines, cluster-autoscaler, Headlamp's
-backend, GitLab Runner, which needs modules that the module proxy does not have (``step-runner``, ``labkit``, ``moa``,
-``fleeting``), and Argo Workflows, whose archive lacks ``workflow/executor/osspecific/signal_linux.go``.
+backend, and GitLab Runner, which needs modules that the module proxy does not have (``step-runner``, ``labkit``, ``moa``,
+``fleeting``).
 """

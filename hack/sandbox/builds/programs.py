@@ -140,6 +140,10 @@ PROGRAMS: dict[str, Program] = {
         )
         for part in ("recommender", "updater")
     },
+    **{
+        name: Program(name, "argo-workflows", f"github.com/argoproj/argo-workflows/v4/cmd/{name}")
+        for name in ("workflow-controller", "argoexec")
+    },
     "ray-operator": Program("ray-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator"),
 }
 SIMULATION = ("kwok", "stages")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.company.entries import (
     airflow,
+    argo_workflows,
     cert_manager,
     client_go,
     dask,
@@ -55,6 +56,7 @@ _MODULES = (
     vertical_pod_autoscaler,
     external_dns,
     k9s,
+    argo_workflows,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""
