@@ -128,6 +128,7 @@ PROGRAMS: dict[str, Program] = {
     "stern": Program("stern", "stern", "github.com/stern/stern"),
     "descheduler": Program("descheduler", "descheduler", "sigs.k8s.io/descheduler/cmd/descheduler"),
     "client-go": Program("client-go", "client-go", "."),
+    "gitops-engine": Program("gitops-engine", "gitops-engine", "."),
     **{
         f"cert-manager-{part}": Program(
             f"cert-manager-{part}", "cert-manager", f"github.com/cert-manager/cert-manager/cmd/{part}"

@@ -10,6 +10,7 @@ from tests.company.entries import (
     dask,
     descheduler,
     external_dns,
+    gitops_engine,
     helm,
     istio,
     java_client,
@@ -57,6 +58,7 @@ _MODULES = (
     external_dns,
     k9s,
     argo_workflows,
+    gitops_engine,
 )
 ENTRIES: dict[str, Software] = {one.SOFTWARE.name: one.SOFTWARE for one in _MODULES}
 """All software by name, in the order in which it runs."""
