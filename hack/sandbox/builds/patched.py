@@ -10,14 +10,15 @@ from hack.sandbox.builds.programs import TOOLS
 from hack.sandbox.command import command
 
 _DOWNLOAD_SECONDS = 600.0
-_VERSION = re.compile(r"^(?:--- a|\+\+\+ b)/([^\s@]+@v[^\s/]+)/", re.MULTILINE)
+_VERSION = re.compile(r"^(?:--- a/|\+\+\+ b/|copy from )([^\s@]+@v[^\s/]+)/", re.MULTILINE)
 
 
 async def flags(go: str, module: str, directory: Path) -> list[str]:
     """Return the flags with which Go builds a module of ``hack/tools`` with patched copies of other modules.
 
     File ``modules.patch`` is applied to a folder like that of Go's module cache, so its paths begin with
-    ``a/<module>@<version>/``. Go's flag ``-overlay`` cannot replace it, because it refuses files of the module cache.
+    ``a/<module>@<version>/``. Git's ``copy from`` adds a file that is equal to another one. Go's flag ``-overlay`` cannot
+    replace the patch, because it refuses files of the module cache.
 
     Args:
         go: the command.

@@ -21,10 +21,10 @@ _PATCH = """A reason.
 @@ -1 +1 @@
 -{old}
 +new
---- /dev/null
-+++ b/example.com/m@v1.2.3/sub/b.go
-@@ -0,0 +1 @@
-+added
+diff --git a/example.com/m@v1.2.3/sub/c.go b/example.com/m@v1.2.3/sub/b.go
+similarity index 100%
+copy from example.com/m@v1.2.3/sub/c.go
+copy to example.com/m@v1.2.3/sub/b.go
 """
 
 
@@ -34,6 +34,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     original = tmp_path / "cache" / "example.com" / "m@v1.2.3" / "sub"
     original.mkdir(parents=True)
     (original / "a.go").write_text("original\n")
+    (original / "c.go").write_text("copied\n")
     (original / "a.go").chmod(0o444)
     monkeypatch.setattr(patched, "TOOLS", tmp_path)
     (tmp_path / "tool").mkdir()
@@ -52,7 +53,7 @@ async def test_builds_with_a_patched_copy_and_leaves_the_module_cache_as_it_is(t
     assert await patched.flags(go, "tool", copies) == [f"-modfile={copies / 'go.mod'}"]
     copy = copies / "example.com" / "m@v1.2.3"
     assert (copy / "sub" / "a.go").read_text() == "new\n"
-    assert (copy / "sub" / "b.go").read_text() == "added\n"
+    assert (copy / "sub" / "b.go").read_text() == "copied\n"
     assert (copies / "go.mod").read_text() == f"the go.mod\n-replace=example.com/m@v1.2.3={copy}\n"
     assert (tmp_path / "cache" / "example.com" / "m@v1.2.3" / "sub" / "a.go").read_text() == "original\n"
 
