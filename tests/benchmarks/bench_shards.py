@@ -3,6 +3,7 @@
 The API servers are in memory and in this process, and a replica is taken to have a core of its own. On that core it has the
 time that is left beside its work when idle, and it needs the CPU time that a pod costs. So neither the machine's number of
 cores nor the API servers limit the throughput: it is the number of pods divided by the time that the slowest replica needs.
+The replicas start their pods one after the other, because on fewer cores they would slow each other down.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ GROWTH, REQUESTS = 3.5, 2.0
 """Targets: throughput with all replicas to that with one; upper requests per second and cluster when idle."""
 _PREFIX = "virtual-node-cluster-"
 _AHEAD = 100
-"""Pods of each replica that are created before earlier ones run, so that the API servers, which share one core, answer in time."""
+"""Pods created before earlier ones run, so that the API servers, which share one core, answer in time."""
 _QUIET = 10.0
 """Seconds after the last pod in which CPU time still counts."""
 
@@ -82,11 +83,11 @@ async def _run(clusters: int, pods: int, *, replicas: int, idle: float) -> dict[
         await at.ready()
         await _settled(at)
         empty = [usage(process.pid) for process in processes]
-        ahead, begun = _AHEAD * replicas, time.perf_counter()
-        for number in range(pods):
-            at.upper.storage.create("pods", pod(number, node=f"vn-{number % clusters}"), namespace=NAMESPACE)
-            if not number % ahead:
-                await at.until(partial(_has_started, at, number - ahead))
+        begun = time.perf_counter()
+        for number, node in enumerate(_nodes(at, pods)):
+            at.upper.storage.create("pods", pod(number, node=node), namespace=NAMESPACE)
+            if not number % _AHEAD:
+                await at.until(partial(_has_started, at, number - _AHEAD))
         await at.until(lambda: len(at.running) == pods)
         await asyncio.sleep(_QUIET)
         full, wall = [usage(process.pid) for process in processes], time.perf_counter() - begun
@@ -112,6 +113,17 @@ async def _run(clusters: int, pods: int, *, replicas: int, idle: float) -> dict[
         }
         print(json.dumps(figures), flush=True)
         return figures
+
+
+def _nodes(at: Installation, pods: int) -> Iterator[str]:
+    """Yield the node of each pod: replica by replica, those of a replica in turn."""
+    clusters: dict[str, list[str]] = {}
+    for lease, holder in _holders(at).items():
+        clusters.setdefault(holder, []).append(lease.removeprefix(f"{_PREFIX}lower-"))
+    share = pods // sum(map(len, clusters.values()))
+    for numbers in clusters.values():
+        for _ in range(share):
+            yield from (f"vn-{number}" for number in numbers)
 
 
 def _has_started(at: Installation, number: int) -> bool:
