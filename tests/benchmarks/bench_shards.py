@@ -173,6 +173,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--clusters", type=int, default=CLUSTERS)
     parser.add_argument("--pods", type=int, default=PODS)
     options = parser.parse_args(arguments)
+    if options.pods % options.clusters:
+        parser.error(f"--pods: not a multiple of {options.clusters} clusters, which get equally many")
     print(json.dumps(asyncio.run(_compare(options.clusters, options.pods, IDLE, others=[])), indent=1))
 
 
