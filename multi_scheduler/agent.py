@@ -42,7 +42,7 @@ class AgentContext:
     bound_pods: Informer | None = None
     """Informer of the bound upper pods, which the multi-scheduler runs for all agents. None: there is no shared one."""
     view: View | None = None
-    """The state of all lower clusters to read, shared by all agents."""
+    """Read-only state of all lower clusters, shared by all agents."""
     state: ClusterState | None = None
     """The state behind the view, where the fit agent reserves room."""
     recorder: EventRecorder | None = None

@@ -88,7 +88,7 @@ class ProcessSummary:
     """Evaluates the upper pods of all that this process runs, when it is asked for them."""
 
     state: ProcessState
-    """Of the process."""
+    """State of the process to evaluate."""
 
     def __post_init__(self) -> None:
         self._evaluated: dict[str, _Evaluated] = {}
@@ -177,7 +177,7 @@ class ProcessHealth:
     """Evaluates the health of all that this process runs. Changed pods are evaluated in the background, in slices."""
 
     state: ProcessState
-    """Of the process."""
+    """State of the process to evaluate."""
     _: KW_ONLY
     upper: Client
     """Client of the upper cluster."""
@@ -186,7 +186,7 @@ class ProcessHealth:
     history: str = ""
     """``namespace/name`` of the ConfigMap with the history of inspections; empty: none."""
     summary: ProcessSummary | None = None
-    """Of the pods of the process, if others use it, too; None: a new one."""
+    """Summary of the process's pods that others also use; None: creates a new one."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Returns the current time, timezone-aware."""
 

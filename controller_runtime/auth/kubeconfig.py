@@ -397,7 +397,7 @@ class Impersonating(Credentials):
         return together
 
     async def close(self) -> None:
-        """Stop subprocesses of our own credentials."""
+        """Stop the subprocesses of the impersonating user's credentials."""
         await self._own.close()
 
 

@@ -134,8 +134,8 @@ class CertificateKeeper(ABC):
     name: ClassVar[str]
     """Common name of the serving certificate."""
     restores: ClassVar[bool]
-    """What a deleted Secret gets: the same certificates again (for clients that read the CA only at their start), or a
-    new CA, with which the old one stays trusted."""
+    """Whether a deleted Secret is restored, for clients that read the CA only at their start. Otherwise it gets a new CA, and
+    the previous CA stays trusted."""
 
     client: resources.ObjectClient
     namespace: str

@@ -87,7 +87,7 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next step of one departure; for ``RESTORE``, also why; for ``WAIT``, why no replacement is Ready, if this is known."""
+    """The next step of one departure. ``why``: the reason to ``RESTORE``; for ``WAIT``, why no replacement is Ready, if known."""
 
     departure: Departure
     step: Step
@@ -197,14 +197,14 @@ def why_waiting(
     *,
     leaving: Collection[str] = (),
 ) -> str:
-    """Return which pod of an owner has not started, or that the owner creates none, and why; empty: no reason is known.
+    """Return the pod that has not started, or the owner that creates no pod, with the reason; empty: none is known.
 
     Args:
         pods: pods by UID; those of other owners do not count.
         owner: the owner; None: it was deleted.
         name: of the owner.
         owner_uid: UID of the owner.
-        leaving: UIDs of pods that do not count, because they leave.
+        leaving: UIDs of leaving pods, which do not count.
     """
     if owner is not None and owner.trouble:
         return f"{name}{drain.WAITS}{owner.trouble}"
@@ -381,29 +381,29 @@ async def plan(
     if how is How.EVICTED:
         return Plan(how)
     kind, uid = reference["kind"], reference["uid"]
-    found = await read_owner(client, pod.namespace, kind=kind, name=reference["name"], uid=uid)
-    if found is None:
+    owned = await read_owner(client, pod.namespace, kind=kind, name=reference["name"], uid=uid)
+    if owned is None:
         return Plan(How.EVICTED)
-    if found.owner.is_orphaning:
+    if owned.owner.is_orphaning:
         return Plan(how, f"its {kind} is being deleted without its pods")
     surge = 1
     if how is How.REPLACED_FIRST:
-        deployment = await deployment_of(client, found.body)
-        if deployment is None or await _must_end_first(client, pod, found.body, deployment):
+        deployment = await deployment_of(client, owned.body)
+        if deployment is None or await _must_end_first(client, pod, owned.body, deployment):
             how = How.ONE_AT_A_TIME
         else:
             surge = drain.surge(deployment)
     moving = {departure.old_uid for departure in active if departure.owner_key == f"{pod.namespace}/{uid}"}
-    available = count_available(found.pods, uid, found.owner, now=now, leaving=moving)
+    available = count_available(owned.pods, uid, owned.owner, now=now, leaving=moving)
     if how is How.ONE_AT_A_TIME:
-        missing = available < found.owner.desired
-        if missing and kind == "ReplicaSet" and _are_all_old(found, uid, now):
+        missing = available < owned.owner.desired
+        if missing and kind == "ReplicaSet" and _are_all_old(owned, uid, now):
             # All pods of a ReplicaSet share their claims, so a replacement may wait until the old pods have ended.
             missing = not await has_single_writer(client, pod)
         if not missing:
             return Plan(how)
-        waits = why_waiting(found.pods, found.owner, reference["name"], uid)
-        text = f"{available} of {found.owner.desired} pods of its {kind} are available"
+        waits = why_waiting(owned.pods, owned.owner, reference["name"], uid)
+        text = f"{available} of {owned.owner.desired} pods of its {kind} are available"
         return Plan(how, f"{text}; {waits}" if waits else text)
     if len(moving) >= surge:
         return Plan(how, f"{len(moving)} replacements of its Deployment are not Ready yet (maxSurge)")

@@ -226,7 +226,7 @@ class DivisionAgent(ViewAgent[DivisionSettings]):
         return victims if division.choose(weights, counts, {node.cluster}, declared.max_skew) else None
 
     def bars_real_nodes(self, pod: Mapping[str, Any]) -> str:
-        """Return a reason for pods with a valid division: only lower clusters have a share."""
+        """Return why a pod with a valid division must not use real nodes; empty: it may."""
         try:
             declared = self._declared(pod)
         except ValueError:

@@ -103,7 +103,7 @@ class Judged:
 
 
 def judged(snapshot: Snapshot, *, ignored: Collection[str] = ()) -> list[Judged]:
-    """Return every link in the order of the chain, with the findings about what was read; without the links to ignore."""
+    """Return the links that are not ignored, in the order of the chain, judged by the findings."""
     add_reports(snapshot)
     snapshot.upper.put(facts.WORDS, _words(snapshot))
     result = examine(snapshot, levels=(*HEALTH, *WAY))

@@ -1,4 +1,4 @@
-"""The flags and the help of commands, apart from what the commands import: help and completion need only these."""
+"""The flags and help of commands, in a module of their own: help and completion do not import the commands."""
 
 from __future__ import annotations
 

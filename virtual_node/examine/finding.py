@@ -115,7 +115,7 @@ class Finding:
 
 
 def by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Return findings in groups that one text can show: with the same cause, about objects of the same kind."""
+    """Return groups of findings with the same cause and kind of object, so that each group needs only one text."""
     groups: dict[tuple[str, str, bool], list[Finding]] = {}
     for each in findings:
         groups.setdefault((each.cause, each.kind, each.is_sentence), []).append(each)
@@ -123,7 +123,7 @@ def by_cause(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def joined(same: Sequence[Finding]) -> Finding:
-    """Return the first finding of a group of ``by_cause``, about the objects of all."""
+    """Return one finding about all objects of a group of ``by_cause``."""
     names = list(dict.fromkeys(name for each in same for name in each.names))
     unnamed = sum(each.count - len(each.names) for each in same)
     return replace(same[0], names=names, count=len(names) + unnamed)

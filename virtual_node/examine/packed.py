@@ -108,7 +108,7 @@ class PackedObjects(Sequence[dict[str, Any]]):
         self._heads = None
 
     def heads(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects with only metadata, node, phase and ``isServing``, in a quarter of the time."""
+        """Yield the objects with only metadata, node, phase and ``isServing``, four times as fast as ``__iter__``."""
         if self._heads is None:
             heads = self._decoded(_decode_heads)
             parts = iter(lambda: [*islice(heads, _HEADS)], [])

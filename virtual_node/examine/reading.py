@@ -277,7 +277,7 @@ def _drop_optional(cluster: View, opened: Opened) -> None:
         if name not in enabled:
             for fact in listed:
                 cluster.unread.pop(fact, None)
-    cluster.unread.pop(facts.SWARMS, None)  # optional
+    cluster.unread.pop(facts.SWARMS, None)  # the Swarm controller is optional
 
 
 async def _guarded(opened: Opened, client: Client, cluster: View, reading: Awaitable[None]) -> None:

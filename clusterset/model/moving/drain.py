@@ -21,7 +21,7 @@ TEMPLATE_HASH = "pod-template-hash"
 ENDS_AT = "its grace period ends at"
 """Part of ``PodState.why`` of a deleted pod that may end late."""
 WAITS = " waits: "
-"""Part of ``PodState.why`` of a pod that waits for a replacement, between the replacement and the reason why it has not started."""
+"""Part of ``PodState.why`` between a replacement, or the owner that cannot create it, and the reason."""
 _LEAVING = "-leaving"
 _LONGEST = 63
 """Maximum length of a label value."""

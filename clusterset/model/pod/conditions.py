@@ -34,7 +34,7 @@ def is_true(status: Mapping[str, Any] | None, kind: str) -> bool:
 
 
 def why_not_started(status: Mapping[str, Any] | None) -> str:
-    """Return reason and message why a pod has not started, of its admission, scheduler or a container; empty: none is known."""
+    """Return the reason and message of the condition or container that keeps a pod from starting; empty: none is known."""
     status = status or {}
     conditions = (condition(status, kind) for kind in (names.CONDITION_ADMITTED, "PodScheduled"))
     reasons = [each for each in conditions if each.get("status") == "False"]

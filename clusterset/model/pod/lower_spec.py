@@ -78,7 +78,7 @@ def lower_spec(
 
 
 def depends_on_cluster(upper: Mapping[str, Any]) -> bool:
-    """Report whether ``lower_spec`` of a pod depends on the virtual node or the lower cluster, apart from its rules."""
+    """Report whether a pod's ``lower_spec`` depends on the virtual node or cluster, not only on the pod and the cluster's rules."""
     affinity = upper["spec"].get("affinity") or {}
     selector = cluster_selector.of(upper["metadata"].get("annotations"), names.ANNOTATION_CLUSTER_SELECTOR)
     return (

@@ -58,8 +58,8 @@ Sources: Istio ``pkg/kube/inject`` (container overrides are merged over the inje
 ``secret_scope_integration_to_their_k8s_namespace``, which is off by default.
 """
 _IDENTIFYING = ("azure.workload.identity/use", "aadpodidbinding")
-"""Shell patterns of labels by which programs of the lower cluster give a pod a cloud role: the one of the lower ServiceAccount, or
-one that the label names (Azure)."""
+"""Shell patterns of labels by which programs of the lower cluster give a pod a cloud role: that of its lower ServiceAccount, or the
+role that the label names (Azure)."""
 DEFAULT_ENTRY = "default"
 """The entry of ``deny`` that stands for the patterns of the default."""
 

@@ -244,7 +244,7 @@ def metadata_field(field: str, key: str) -> str:
 def forbidden_labels(pod: Pod, rules: LabelRules) -> Iterator[tuple[str, str, str]]:
     """Yield the field and value of each label that is not allowed, and the result of ``forbidding``.
 
-    Labels of this project and those that name the pod's place are skipped.
+    Labels of this project and ``TOPOLOGY`` are skipped.
     """
     denied = rules.denied
     for key, value in (pod["metadata"].get("labels") or {}).items():
@@ -320,7 +320,7 @@ class Violation:
     rule: str
     """The rule's name in the configuration, such as ``hostPorts``."""
     field: str
-    found: str
+    value: str
     """The field's value, or "not set"."""
     allowed: str
     source: str
@@ -333,7 +333,7 @@ class Violation:
         limit = (
             f"denied by pattern {_cut(self.pattern)}" if self.pattern else f"allowed: {_cut(self.allowed)}"
         )
-        return f"{self.rule}: {_cut(self.field)} is {_cut(self.found)}, {limit} (set by {self.source})"
+        return f"{self.rule}: {_cut(self.field)} is {_cut(self.value)}, {limit} (set by {self.source})"
 
 
 def violations(pod: Mapping[str, Any], rules: Effective) -> list[Violation]:
@@ -380,7 +380,7 @@ def _allowed(rule: str, values: Mapping[str, Any]) -> str:
 
 
 def _source(rule: str, pattern: str, rules: Effective) -> str:
-    """Return the setting to change: where a rule is set, with the list that has the pattern, or that lacks one."""
+    """Return the setting to change: the rule's place with ``deny`` if a pattern of it matches, otherwise with ``allow``."""
     setting, comma, default = rules.sources[rule].partition(", ")
     if rule not in _BY_PATTERN:
         return f"{setting}{comma}{default}"

@@ -253,7 +253,7 @@ class Attempts:
     _asked: dict[str, str] = field(default_factory=dict)
     """By UID of a pod that was filtered: its last failure at that time."""
     _failed: dict[str, str] = field(default_factory=dict)
-    """By UID: the failure of an attempt that had passed the filter."""
+    """By UID of a pod: the failure of its last attempt after the filter had passed."""
     _left: dict[str, tuple[Object, float]] = field(default_factory=dict)
     """By UID: pods with reservations that no watch contains, and when they are read."""
 

@@ -1,6 +1,6 @@
 """What delays the creation of a lower pod: reported on its upper pod, with the time of the next try.
 
-``refusals`` decides when a pod is tried again that was refused, or whose owner lost others.
+``refusals`` decides when a pod is tried again after a refusal or after losses of its owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides when pods are tried again that a lower cluster refused, or whose owner lost others there (``Losses``).
+"""Decides when a pod is tried again after a lower cluster refused it, or after its owner lost pods there (``Losses``).
 
 Many refused pods must not use up the lower cluster's rate limit.
 
@@ -310,9 +310,9 @@ class QuotaGate:
 
 
 _LOSS_FIRST, _LOSS_LONGEST = 10.0, 300.0
-"""Seconds until the next pod of an owner that loses pods: after the second loss, and at most."""
+"""Seconds until the next pod of an owner that loses pods: after the second loss, and the maximum."""
 _QUIET = 600.0
-"""Seconds that a pod lived, or since the last loss, after which earlier losses do not count, as of a kubelet."""
+"""Earlier losses do not count if a pod lived this many seconds, or if the last loss is as long ago. A kubelet does the same."""
 _MOST = 4096
 """Maximum number of recorded owners. Owners with the oldest losses are removed first."""
 

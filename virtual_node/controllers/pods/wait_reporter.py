@@ -1,6 +1,6 @@
 """Reports on upper pods what their lower pods wait for (``translate/pods/waits.py``), once for each cause, after a grace period.
 
-``creation_delays`` reports what pods wait for that have no lower pod yet.
+``creation_delays`` reports the waits of pods without a lower pod.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtual_node.translate.pods import waits
 from virtual_node.translate.pods.waits import Wait
 
 _AGAIN = 60.0
-"""Seconds until a pod that may begin to wait is looked at again, because a change of its node causes no event of the pod."""
+"""Seconds until a pod that may begin to wait is checked again, because a change of its node causes no event of the pod."""
 _LATE = 5.0
 """Seconds after the end of a grace period until a lower pod counts as late: kubelets need a moment."""
 
@@ -34,7 +34,7 @@ class WaitReporter:
     """The lower nodes."""
 
     def check(self, upper: Object, lower: Object, waiting: Waiting) -> float | None:
-        """Report what a lower pod waits for, if it is time; return the seconds until the next check, None: no need."""
+        """Report what a lower pod waits for after its grace period; return the seconds until the next check, None: no check."""
         deleted = lower.metadata.deletion_timestamp
         if deleted is None and upper.metadata.deletion_timestamp is not None:
             return None  # it is deleted next, see ``deletion_refused``

@@ -116,7 +116,7 @@ def sources_of(pod: Mapping[str, Any], options: PodOptions) -> Sources:
 
 
 def count(pod: Mapping[str, Any]) -> int:
-    """Return the number of sources of a pod with certificates of any signer or with trust anchors."""
+    """Return the number of a pod's projected sources for certificates of any signer and for trust anchors."""
     return sum(
         source.get("podCertificate") is not None or source.get("clusterTrustBundle") is not None
         for volume in pod["spec"].get("volumes") or ()

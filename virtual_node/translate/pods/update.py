@@ -65,7 +65,7 @@ class ChangePolicy:
     ) -> tuple[list[Patch], list[Violation]]:
         """Return the debug containers that are allowed, and the violations of the others.
 
-        Each one is allowed or refused alone, because users cannot remove a refused one.
+        Each is allowed or refused alone, because users cannot remove a refused container.
 
         Args:
             added: debug containers that the lower pod does not have.
@@ -82,9 +82,9 @@ class ChangePolicy:
         return [container for container in added if container["name"] not in forbidden], refused
 
     def metadata(self, patch: Patch, requested: Patch) -> tuple[Patch, list[Violation]]:
-        """Return a patch of metadata and spec without forbidden labels and annotations, and the violations of these.
+        """Return a patch of metadata and spec without forbidden labels and annotations, and their violations.
 
-        Each one is allowed or refused alone, and its removal is always allowed.
+        Each key is allowed or refused alone, and its removal is always allowed.
 
         Args:
             patch: the patch.

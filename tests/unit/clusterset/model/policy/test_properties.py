@@ -46,9 +46,9 @@ def test_a_violation_names_a_field_of_the_pod(seed):
     """Or one that is missing from a container of the pod."""
     body = generate(Random(seed))
     before = json.dumps(body)
-    for one in judge(body, preset="restricted"):
-        value, is_there = _follow(body, one.field)
-        assert is_there or one.found == NOT_SET, one
+    for violation in judge(body, preset="restricted"):
+        value, is_there = _follow(body, violation.field)
+        assert is_there or violation.value == NOT_SET, violation
         if is_there and isinstance(value, str | bool):
-            assert one.found in {str(value), str(value).lower()}
+            assert violation.value in {str(value), str(value).lower()}
     assert json.dumps(body) == before, "nothing is changed"

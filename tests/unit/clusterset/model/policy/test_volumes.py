@@ -30,8 +30,8 @@ def _volume(**source: Any) -> dict[str, Any]:
 )
 def test_host_paths_are_allowed_by_directory(path, allowed, refused):
     """By whole path elements, without ``..``."""
-    found = [one.found for one in judge(_volume(hostPath={"path": path}), host_paths=allowed)]
-    assert found == ([refused] if refused else [])
+    values = [violation.value for violation in judge(_volume(hostPath={"path": path}), host_paths=allowed)]
+    assert values == ([refused] if refused else [])
 
 
 def test_inline_drivers_are_allowed_by_name():
