@@ -186,8 +186,8 @@ class ClusterRules:
         Args:
             pod: the upper pod.
             node: the virtual node that the pod is bound to.
-            budget: of the pod, for all functions that translate it; None: a new one for this function.
-            will_select: a label of lower nodes that the pod selects when it is bound, and not yet; empty: none.
+            budget: the pod's budget, shared by all functions that translate it; None: a new budget.
+            will_select: label of lower nodes that the pod will select when it is bound; empty: none.
 
         Raises:
             TooLargeError: the translation exceeds the budget. ``too_large`` returns the reason for users.

@@ -64,7 +64,7 @@ class AdmissionGate:
     enforces: bool
     """Whether quotas and limit ranges refuse pods; otherwise limit ranges only give defaults."""
     last_verdict: LastVerdict | None = None
-    """Shared by the gates of all clusters."""
+    """The last verdict, shared by the gates of all clusters."""
     upper_namespaces: UpperNamespaces | None = None
     """Labels of the upper namespaces, for the affinity terms of lower pods."""
     ignored: IgnoredKeys = field(default_factory=IgnoredKeys)

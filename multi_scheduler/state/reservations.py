@@ -379,7 +379,7 @@ class Reservations:
                 self.lost(uid, node)
 
     def prefer(self, uid: str, node: str) -> str:
-        """Return the lower node that a pod's lower pod should prefer, and count on this choice; empty: none."""
+        """Record and return the lower node that a pod's lower pod should prefer; empty: none."""
         option = self._option(uid, node)
         if option is None or option.is_future or not option.can_prefer:
             return ""

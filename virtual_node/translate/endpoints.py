@@ -166,7 +166,7 @@ _MIRRORING = "endpointslicemirroring-controller.k8s.io"
 SELECTOR = f"{LABEL_SERVICE},{LABEL_MANAGED_BY} notin ({FROM_PODS},{MANAGED_BY})"
 """Selects the slices of neither Services with a selector nor of virtual nodes, so a watch of them costs little."""
 _SHOWN = 3
-"""Slices that a message names."""
+"""Number of slices that a message names."""
 
 
 class Slice(NamedTuple):

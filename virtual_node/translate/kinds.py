@@ -31,7 +31,7 @@ Body = Mapping[str, Any]
 
 
 class Demand(enum.Enum):
-    """What makes a process need copies of a kind."""
+    """Why a process needs the copy of an object."""
 
     REFERENCES = enum.auto()
     """Its pods reference the object."""
