@@ -78,7 +78,7 @@ class AnnotationRules(ConfigStruct):
     or ``leaveOut`` matches them."""
     leave_out: list[str] = []
     """Shell patterns of further keys that stay in the upper cluster. They do not cause a refusal. The built-in list has what
-    network plugins, kubelets and admission of the upper cluster write, and the names that it publishes; see
+    network plugins, kubelets and admission of the upper cluster write, and names that upper programs publish; see
     ``docs/operate/other-programs.md``."""
 
     @property

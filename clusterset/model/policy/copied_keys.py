@@ -10,8 +10,8 @@ annotation would run in another way than its user asked for. For the same reason
 
 Lower pods do not get the labels and annotations of upper pods that are state of the upper cluster. A network plugin
 records the addresses of a pod in its annotations, and reads them later. In the lower cluster, values of the upper cluster
-would be wrong, and would overwrite lower values. Names that upper programs publish would be published a second time, in
-zones of the lower cluster. ``policy.annotations`` changes the list.
+would be wrong, and would overwrite lower values. Names that upper programs publish would also be published in zones of
+the lower cluster. ``policy.annotations`` changes the list.
 
 Sources: Calico ``libcalico-go/lib/backend/k8s/conversion``, Kube-OVN ``pkg/util/const.go``, OVN-Kubernetes
 ``go-controller/pkg/util``, Multus ``network-attachment-definition-client``, Amazon VPC CNI, kubelet
@@ -196,7 +196,7 @@ STATE: Mapping[str, tuple[str, ...]] = {
     ),
     "DNS names": _PUBLISHED_NAMES,
 }
-"""Shell patterns of annotations that programs of the upper cluster write on its pods, or publish, by program."""
+"""By program: shell patterns of annotations that programs of the upper cluster write on its pods, or read to publish names."""
 _BUILT_IN = tuple(pattern for patterns in STATE.values() for pattern in patterns)
 ZONES = frozenset({"topology.kubernetes.io/region", "topology.kubernetes.io/zone"})
 """Labels that API servers from 1.35 on copy from a node to the pods that are bound to it."""
