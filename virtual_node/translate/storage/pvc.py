@@ -13,12 +13,14 @@ from clusterset.model import names
 from clusterset.model.policy.config import MetadataRules
 from controller_runtime.apimachinery import quantity
 from virtual_node.translate.base import fields
-from virtual_node.translate.base.metadata import DEFAULT_RULES, copied
+from virtual_node.translate.base.metadata import DEFAULT_RULES, copied, merge_patch
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
 FINALIZER = f"{names.DOMAIN}/lower-claim"
 PROTECTION = "kubernetes.io/pvc-protection"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
+_PROGRESS = ("allocatedResources", "allocatedResourceStatuses")
+"""Fields of the status with the progress of a resize, by resource."""
 _RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
 _RESIZE_STATUSES = (
     "ControllerResizeInProgress",
@@ -143,15 +145,18 @@ def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str,
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch of an upper claim's capacity and resize progress; None: current, or a claim is not bound."""
+    """Return a merge patch of an upper claim's capacity and resize progress; None: current, or a claim is not bound.
+
+    API servers omit the progress of a resize that has ended, so it is removed from the upper claim. A bound claim always has a
+    capacity.
+    """
     if not (is_bound(upper) and is_bound(lower)):
         return None
     above, below = upper.get("status") or {}, _status(lower.get("status")) or {}
-    change: dict[str, Any] = {
-        field: below[field]
-        for field in ("capacity", "allocatedResources", "allocatedResourceStatuses")
-        if below.get(field) is not None and below[field] != above.get(field)
-    }
+    change: dict[str, Any] = {}
+    for field in (*_PROGRESS, *(("capacity",) if below.get("capacity") else ())):
+        if patch := merge_patch(above.get(field) or {}, below.get(field) or {}):
+            change[field] = patch if below.get(field) else None
     resizing = list({one["type"]: one for one in below.get("conditions") or ()}.values())
     others = [one for one in above.get("conditions") or () if one["type"] not in _RESIZE_CONDITIONS]
     if [*others, *resizing] != (above.get("conditions") or []):

@@ -115,6 +115,26 @@ def test_capacity_and_resize_conditions_are_mirrored():
     assert claims.status_patch(_claim(), lower) is None
 
 
+def test_the_progress_of_an_ended_resize_is_removed():
+    """A kubelet removes it at the end, and a merge patch keeps what it does not name."""
+    progress = {
+        "allocatedResources": {"storage": "2Gi", "example.com/iops": "7"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+    }
+    upper = _claim(status={"phase": "Bound", "capacity": {"storage": "1Gi"}, **progress})
+    ended = {"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}}
+    patch = claims.status_patch(upper, _claim(status={"phase": "Bound", **ended}))
+    assert patch == {
+        "status": {
+            "capacity": {"storage": "2Gi"},
+            "allocatedResources": {"example.com/iops": None},
+            "allocatedResourceStatuses": None,
+        }
+    }
+    settled = _claim(status={"phase": "Bound", **ended})
+    assert claims.status_patch(settled, _claim(status={"phase": "Bound", **ended})) is None
+
+
 def test_the_status_of_a_hostile_claim_is_rebuilt():
     """Its upper claim gets known fields with bounded sizes."""
     huge = "x" * 100_000
