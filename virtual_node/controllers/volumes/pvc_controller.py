@@ -173,8 +173,8 @@ class ClaimRequests:
         missing = next(filter(None, map(_NO_CLASS.search, messages)), None)
         return f"has no StorageClass {missing[1]}, so it " if missing is not None else ""
 
-    async def grow(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
-        """Expand the lower claim if the upper claim requests more, and restore our annotations.
+    async def resize(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
+        """Resize the lower claim if the upper claim requests another size, and restore our annotations.
 
         Returns why the lower cluster refused; empty: it did not.
 
@@ -427,7 +427,7 @@ class ClaimController:
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
         await self._claims.finalizers(upper, add=(translate.FINALIZER,))
-        if refusal := await self._claims.grow(upper, lower):
+        if refusal := await self._claims.resize(upper, lower):
             self._claims.record_event(upper_object, "VolumeResizeFailed", refusal)
         return await self._bring_up(key, upper, lower)
 
@@ -466,7 +466,7 @@ class ClaimController:
             return Result(requeue_after=_BINDING_RETRY)
         if self._claims.is_owned(existing, upper_object.namespace, upper_object):
             # Not in the cache yet, or a user has changed the annotation with its upper namespace, which is restored.
-            await self._claims.grow(upper, existing.to_dict())
+            await self._claims.resize(upper, existing.to_dict())
         else:
             what = claim_conflict(self.context.name, existing.key, "a claim that is not ours")
             self._claims.record_event(upper_object, CLAIM_CONFLICT, what)

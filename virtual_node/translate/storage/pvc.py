@@ -133,10 +133,10 @@ def may_delete_lower(upper: Mapping[str, Any]) -> bool:
 
 
 def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that expands a lower claim or restores our annotations; None: nothing to do."""
+    """Return a merge patch that resizes a lower claim or restores our annotations; None: nothing to do."""
     patch: dict[str, Any] = {}
     wanted = _request(upper)
-    if wanted and quantity.amount(wanted) > quantity.amount(_request(lower) or "0"):
+    if wanted and _is_resize(quantity.amount(wanted), lower):
         patch["spec"] = {"resources": {"requests": {"storage": wanted}}}
     marks, annotations = _marks(upper["metadata"]), lower["metadata"].get("annotations") or {}
     if not marks.items() <= annotations.items():
@@ -178,6 +178,17 @@ def finalizers_patch(
 
 def _marks(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {names.ANNOTATION_GLOBAL: "true", names.ANNOTATION_UPPER_NAMESPACE: metadata["namespace"]}
+
+
+def _is_resize(wanted: int, lower: Mapping[str, Any]) -> bool:
+    """Report whether to request a size for a lower claim: it is larger, or it replaces a larger one that was not reached.
+
+    Storage that has no room for an expansion never reaches its size. API servers accept a smaller request that is larger than
+    the capacity (KEP-1790). If the upper request equals the capacity, the lower cluster has expanded the claim on its own.
+    """
+    requested = quantity.amount(_request(lower) or "0")
+    capacity = ((_status(lower.get("status")) or {}).get("capacity") or {}).get("storage")
+    return wanted > requested or (capacity is not None and quantity.amount(capacity) < wanted < requested)
 
 
 def _request(claim: Mapping[str, Any]) -> str:

@@ -100,6 +100,19 @@ def test_only_growth_is_passed_on(wanted, grows):
     assert ("spec" in (claims.claim_patch(_claim(), upper) or {})) == grows
 
 
+@pytest.mark.parametrize(
+    ("wanted", "capacity", "is_sent"),
+    [("20Gi", "10Gi", True), ("10Gi", "10Gi", False), ("5Gi", "10Gi", False), ("20Gi", None, False)],
+)
+def test_a_failed_expansion_is_tried_with_a_smaller_size(wanted, capacity, is_sent):
+    """KEP-1790: less than before, and more than the capacity. A claim without capacity is not bound, so it is immutable."""
+    upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
+    status = {"phase": "Bound", "capacity": {"storage": capacity}} if capacity else {"phase": "Pending"}
+    lower = _claim(spec={"resources": {"requests": {"storage": "1000Gi"}}}, status=status)
+    sent = (claims.claim_patch(lower, upper) or {}).get("spec")
+    assert sent == ({"resources": {"requests": {"storage": wanted}}} if is_sent else None)
+
+
 def test_capacity_and_resize_conditions_are_mirrored():
     """Once both are bound; other conditions of the upper claim stay."""
     condition = {"type": "FileSystemResizePending", "status": "True"}
