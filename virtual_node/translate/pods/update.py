@@ -2,8 +2,8 @@
 
 A change may not add a violation of the policy. Violations that the running pod already has do not make other changes fail.
 
-Kubernetes allows few changes of a running pod: labels, annotations, images, activeDeadlineSeconds and added
-tolerations, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). The
+Kubernetes allows few changes of a running pod: labels, annotations, images, activeDeadlineSeconds, added
+tolerations and their seconds, resources (``pods/resize``) and ephemeral containers (``pods/ephemeralcontainers``). The
 annotation ``applied`` records which labels and annotations we sent (``base.metadata``), so those that the lower cluster has
 set or changed stay. It also records a digest of the spec that was requested.
 """
@@ -44,6 +44,7 @@ Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The current and the desired container of each name that both specs have."""
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
 """Our annotations that only some lower pods have."""
+_SECONDS = "tolerationSeconds"
 _OWN_NAMES = (b'"fieldPath":"metadata.name"', b'"fieldPath":"metadata.uid"')
 """References of a spec to the pod's own name or uid."""
 
@@ -492,18 +493,36 @@ def _spec_patch(
     deadline = desired.get("activeDeadlineSeconds")
     if deadline is not None and deadline != lower.get("activeDeadlineSeconds"):
         patch["activeDeadlineSeconds"] = deadline
-    tolerations = lower.get("tolerations") or []
-    existing = set(map(_text, tolerations))
-    added = [one for one in desired.get("tolerations") or () if _text(one) not in existing]
-    if added:
+    tolerations, wanted = lower.get("tolerations") or (), desired.get("tolerations") or ()
+    if set(map(_text, wanted)) - set(map(_text, tolerations)):
         # A strategic merge patch replaces the whole list, so existing entries must be repeated.
-        patch["tolerations"] = [*tolerations, *added]
+        patch["tolerations"] = _with_tolerations(tolerations, wanted)
     return patch
 
 
-def _text(toleration: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal tolerations, to find one of thousands quickly."""
-    return repr(sorted(toleration.items()))
+def _with_tolerations(
+    current: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the tolerations of a running pod with the wanted ones.
+
+    API servers accept added tolerations, and other ``tolerationSeconds`` of existing ones. With both an old and a new number of
+    seconds, a pod is evicted after the lower number, so the wanted entries replace all current ones that differ only in it.
+    """
+    groups = _by_text(current, _SECONDS) | _by_text(wanted, _SECONDS)
+    return [one for group in groups.values() for one in group]
+
+
+def _by_text(tolerations: Sequence[Mapping[str, Any]], ignored: str) -> dict[str, list[Mapping[str, Any]]]:
+    """Return tolerations by their ``_text``, in the order in which each text occurs first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for one in tolerations:
+        found.setdefault(_text(one, ignored), []).append(one)
+    return found
+
+
+def _text(toleration: Mapping[str, Any], ignored: str = "") -> str:
+    """Return a text that is equal for tolerations that are equal in all fields but one, to find one of thousands quickly."""
+    return repr(sorted((key, value) for key, value in toleration.items() if key != ignored))
 
 
 def _resize_patch(

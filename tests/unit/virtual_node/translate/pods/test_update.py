@@ -53,6 +53,23 @@ def test_allowed_changes_become_patches():
     }
 
 
+def test_changed_seconds_replace_those_of_a_toleration():
+    """With both numbers, the lower node's taint would evict the pod after the lower one."""
+    lost = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+    before = upper_pod(tolerations=[{**lost, "tolerationSeconds": 300}, {"key": "gpu", "operator": "Exists"}])
+    lower = lower_pod.lower_pod(before, OPTIONS)
+    of_cluster = {"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}
+    lower["spec"]["tolerations"].append(of_cluster)
+    after = upper_pod(tolerations=[{**lost, "tolerationSeconds": 900}, {"key": "gpu", "operator": "Exists"}])
+    changes = update.pod_patch(lower, lower_pod.lower_pod(after, OPTIONS), after, OPTIONS)
+    assert changes.metadata_and_spec is not None
+    tolerations = changes.metadata_and_spec["spec"]["tolerations"]
+    assert [one["tolerationSeconds"] for one in tolerations if one["key"] == lost["key"]] == [900]
+    assert of_cluster in tolerations
+    assert {"key": "gpu", "operator": "Exists"} in tolerations
+    assert len(tolerations) == 3
+
+
 def test_pod_level_resources_are_resized_in_place():
     """KEP-5419: cpu and memory of the pod itself, like those of containers."""
     lower = lower_pod.lower_pod(upper_pod(resources={"limits": {"cpu": "1", "memory": "1Gi"}}), OPTIONS)
