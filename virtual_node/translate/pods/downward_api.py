@@ -12,7 +12,7 @@ kubelet writes changed annotations to the file, so a changed upper label changes
 ``resourceFieldRef`` to a limit that is not set returns the allocatable of the lower node, which is the right
 basis for a heap size.
 
-Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``.
+Source: kubelet ``pkg/fieldpath``, ``pkg/volume/downwardapi``, ``third_party/forked/golang/expansion``.
 """
 
 from __future__ import annotations
@@ -186,9 +186,11 @@ def _escaped(found: re.Match[str]) -> str:
 def _with_value(
     variable: Mapping[str, Any], path: str, value: str, budget: TranslationBudget | None
 ) -> dict[str, Any]:
+    # A kubelet expands $(NAME) in a literal value, and turns $$ into $, but leaves the value of a field as it is.
+    escaped = value.replace("$", "$$")
     if budget is not None:
-        budget.add(json_size(value), f"Variables with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
-    return {"name": variable["name"], "value": value}
+        budget.add(json_size(escaped), f"Variables with fieldPath {path[:_SHOWN]}", _LITERAL_ADVICE)
+    return {"name": variable["name"], "value": escaped}
 
 
 def _source(source: Mapping[str, Any], key_for: Callable[[str], str | None]) -> dict[str, Any]:

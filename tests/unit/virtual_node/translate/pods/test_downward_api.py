@@ -62,6 +62,14 @@ def test_different_fields_get_the_upper_value(path, value):
     assert downward_api.literal(_reference(path), UPPER, STAYS) == {"name": "X", "value": value}
 
 
+def test_a_field_with_the_text_of_a_reference_is_not_expanded():
+    """A kubelet expands references in literal values only, and a field has the value of its annotation."""
+    key = "example.com/price"
+    upper = {**UPPER, "metadata": {**UPPER["metadata"], "annotations": {key: "$(HOME) costs $5, $$6, $$(X)"}}}
+    found = downward_api.literal(_reference(f"metadata.annotations['{key}']"), upper, STAYS)
+    assert found == {"name": "X", "value": "$$(HOME) costs $$5, $$$$6, $$$$(X)"}
+
+
 @pytest.mark.parametrize(
     "path",
     ["metadata.name", "status.podIP", "status.podIPs", "status.hostIP", "metadata.labels['app']",
