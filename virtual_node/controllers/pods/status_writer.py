@@ -117,6 +117,7 @@ class StatusWriter:
                 "status": current,
             },
             reached=_reached(upper, lower, record.spec),
+            now=datetime.now(UTC),
         )
         desired |= _loss(current, desired, lost)
         waits.name_gates(desired, lower, cluster=self.context.name)

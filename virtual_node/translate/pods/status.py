@@ -11,12 +11,14 @@ gates, patches).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import CONTAINER_KINDS
+from controller_runtime.apimachinery import timestamps
 from virtual_node.translate.base.fields import (
     Reader,
     choice,
@@ -287,7 +289,11 @@ def number_of_containers(spec: Mapping[str, Any]) -> int:
 
 
 def upper_status(
-    lower: Mapping[str, Any], upper: Mapping[str, Any], *, reached: int | None = None
+    lower: Mapping[str, Any],
+    upper: Mapping[str, Any],
+    *,
+    reached: int | None = None,
+    now: datetime | None = None,
 ) -> dict[str, Any]:
     """Return the status that the upper pod should have.
 
@@ -302,6 +308,7 @@ def upper_status(
         upper: the upper pod with generation, readiness gates and status.
         reached: lower generation from which on the lower pod has the current upper spec; 0: the lower pod
             does not have it yet; None: the lower pod's current generation.
+        now: the current time, at which a readiness gate changes Ready; None: when the lower pod became Ready.
     """
     containers = number_of_containers(upper["spec"])
     above = upper.get("status") or {}
@@ -321,7 +328,7 @@ def upper_status(
     if generation and _has_observed(below, reached):
         status["observedGeneration"] = generation
     status["conditions"] = _conditions(
-        below.get("conditions") or (), above.get("conditions") or (), upper, reached=reached
+        below.get("conditions") or (), above.get("conditions") or (), upper, reached=reached, now=now
     )
     return status
 
@@ -383,6 +390,7 @@ def _conditions(
     upper: Mapping[str, Any],
     *,
     reached: int,
+    now: datetime | None,
 ) -> list[dict[str, Any]]:
     before = {condition["type"]: condition for condition in above}
     conditions = _added(lower, before)
@@ -399,12 +407,34 @@ def _conditions(
         if kind not in conditions and kind not in _KUBELET_CONDITIONS:
             conditions[kind] = dict(foreign)
     ready = conditions.get("Ready", {})
-    if ready.get("status") == "True" and (unready := _unready_gates(upper["spec"], conditions)):
-        ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": "; ".join(unready)}
-        old = before.get("Ready", {})
-        if old.get("status") == "False" and old.get("lastTransitionTime"):
-            ready["lastTransitionTime"] = old["lastTransitionTime"]
+    if ready.get("status") == "True" and upper["spec"].get("readinessGates"):
+        if unready := _unready_gates(upper["spec"], conditions):
+            ready |= {"status": "False", "reason": "ReadinessGatesNotReady", "message": ", ".join(unready)}
+        if since := _gated_since(ready, before.get("Ready", {}), now):
+            ready["lastTransitionTime"] = since
     return list(conditions.values())
+
+
+def _gated_since(ready: Mapping[str, Any], before: Mapping[str, Any], now: datetime | None) -> str:
+    """Return when a pod with readiness gates became Ready, or not Ready; empty: unknown.
+
+    The gates change it later than the lower pod's containers, and Deployments count ``minReadySeconds`` from this time. As in a
+    kubelet (``updateLastTransitionTime``), it is kept until the status changes.
+
+    Args:
+        ready: the condition with its new status and the time at which the lower pod became Ready.
+        before: the upper pod's condition; empty: none.
+        now: as of ``upper_status``.
+    """
+    is_same = before.get("status") == ready["status"]
+    since = before.get("lastTransitionTime") if is_same else None
+    since = str(since or (timestamps.rfc3339(now) if now is not None else ""))
+    if ready["status"] != "True":
+        return since
+    try:  # it may have become unready in between, unnoticed
+        return max(since, str(ready.get("lastTransitionTime") or ""), key=timestamps.parse)
+    except ValueError:
+        return since
 
 
 def _added(

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.translate.pods.pods import ready, upper_pod
 from virtual_node.translate.pods.status import status_patch, upper_status
+
+AN_HOUR_LATER, NOW = "2026-01-01T01:00:00Z", "2026-01-01T02:00:00Z"
 
 
 def upper(*, generation: Any = 1, **status: Any) -> dict[str, Any]:
@@ -109,3 +112,23 @@ def test_ready_requires_the_upper_readiness_gates(gate, expected):
     assert ("lb" in conditions) == bool(gate)
     if expected == "False":
         assert conditions["Ready"]["reason"] == "ReadinessGatesNotReady"
+
+
+@pytest.mark.parametrize(
+    ("before", "gate", "expected"),
+    [
+        ({**ready("False"), "lastTransitionTime": AN_HOUR_LATER}, "True", NOW),
+        ({**ready("True"), "lastTransitionTime": AN_HOUR_LATER}, "True", AN_HOUR_LATER),
+        ({**ready("True"), "lastTransitionTime": "2025-12-31T23:59:00Z"}, "True", ready("True")["lastTransitionTime"]),
+        (ready("True"), "False", NOW),
+        ({**ready("False"), "lastTransitionTime": AN_HOUR_LATER}, "False", AN_HOUR_LATER),
+    ],
+)  # fmt: skip
+def test_a_readiness_gate_decides_since_when_a_pod_is_ready(before, gate, expected):
+    """Otherwise, minReadySeconds would begin when the containers became ready, long before the gate."""
+    pod = upper_pod()
+    pod["status"]["conditions"] = [before, {"type": "lb", "status": gate}]
+    below = lower(phase="Running", conditions=[ready("True")])
+    found = upper_status(below, pod, now=timestamps.parse(NOW))
+    (shown,) = [condition for condition in found["conditions"] if condition["type"] == "Ready"]
+    assert (shown["status"], shown["lastTransitionTime"]) == (gate, expected)
