@@ -2,9 +2,10 @@
 
 Admission of the lower cluster may add containers, and users there may add debug containers. The upper spec has none of them,
 so kubectl would count them as ready containers that the pod does not have (``2/1``), and the API server would treat a native
-sidecar as a container that never restarts, and refuse its statuses.
+sidecar as a container that never restarts, and refuse its statuses. It also refuses the health of devices that the upper
+container does not request.
 
-Source: ``ValidatePodStatusUpdate`` in pkg/apis/core/validation of Kubernetes 1.34; ``printPod`` of kubectl.
+Source: ``ValidatePodStatusUpdate`` in pkg/apis/core/validation of Kubernetes 1.34 to 1.37; ``printPod`` of kubectl.
 
 ``reachable`` is for ``exec``, ``attach`` and ``logs``. Names of containers that the lower cluster has added appear in events.
 Users of the upper pod can add a debug container of such a name to it, which the lower API server does not accept a second time,
@@ -33,6 +34,7 @@ DEBUGGING = "ephemeralcontainers"
 """The subresource of pods that adds debug containers."""
 _DEBUG = "ephemeralContainers"
 _DEBUG_STATUSES = "ephemeralContainerStatuses"
+_DEVICES = "allocatedResourcesStatus"
 _ITEM = "k:"
 """Begin of a key of ``fieldsV1`` for an item of a list, before the JSON of the fields that identify the item."""
 _LISTS = {
@@ -69,7 +71,8 @@ def of_upper_containers(below: _Body, spec: _Body, above: _Body, recorded: Conta
             if name not in containers:
                 continue
             if field != _DEBUG_STATUSES or name in recorded:
-                statuses.append(_final(status, before.get(name), containers[name], spec, field))
+                shown = _of_upper_devices(status, containers[name])
+                statuses.append(_final(shown, before.get(name), containers[name], spec, field))
             elif name in before:
                 statuses.append(before[name])
         if statuses:
@@ -79,6 +82,27 @@ def of_upper_containers(below: _Body, spec: _Body, above: _Body, recorded: Conta
     if not found.get("message") and (message := _waiting_for_others(below, found, spec)):
         found["message"] = message
     return found
+
+
+def _of_upper_devices(status: _Body, container: _Body) -> _Body:
+    """Return a container's status without the health of devices that the upper container does not request.
+
+    They are requested by ResourceClaims that the webhook has moved to an annotation, by an override, or by lower admission. The
+    upper API server would refuse the statuses of all containers (``validateContainerStatusAllocatedResourcesStatus``).
+    """
+    if not (devices := status.get(_DEVICES)):
+        return status
+    requested = container.get("resources") or {}
+    known = {
+        *(requested.get("requests") or ()),
+        *(
+            f"claim:{one['name']}/{one['request']}" if one.get("request") else f"claim:{one['name']}"
+            for one in requested.get("claims") or ()
+        ),
+    }
+    kept = [one for one in devices if one["name"] in known]
+    rest = {key: value for key, value in status.items() if key != _DEVICES}
+    return {**rest, _DEVICES: kept} if kept else rest
 
 
 def _final(status: _Body, before: _Body | None, container: _Body, spec: _Body, field: str) -> _Body:

@@ -114,8 +114,12 @@ _devices = listed(
             "name": matching(lambda value: isinstance(value, str) and all(map(is_key, value.split(":")))),
             "resources": listed(
                 fields(
-                    {"resourceID": word(_ID), "health": word(_REASON), "message": text(_MESSAGE)},
-                    required=("resourceID",),
+                    {
+                        "resourceID": word(_ID),
+                        "health": choice("Healthy", "Unhealthy", "Unknown"),
+                        "message": text(_MESSAGE),
+                    },
+                    required=("resourceID", "health"),
                 ),
                 _MOST_DEVICES,
             ),
@@ -323,6 +327,11 @@ def upper_status(
         reached = lower["metadata"].get("generation") or 0
     status = {key: value for key, value in below.items() if key not in _UPPER_OWN}
     status |= {key: above[key] for key in _UPPER_OWN if above.get(key)}
+    if health := status.pop("volumeHealth", None):
+        # Lower admission may add volumes. The API server refuses names that are not in the spec.
+        volumes = {volume["name"] for volume in upper["spec"].get("volumes") or ()}
+        if known := [one for one in health if one["name"] in volumes]:
+            status["volumeHealth"] = known
     if above.get("qosClass"):
         status["qosClass"] = above["qosClass"]
     if generation and _has_observed(below, reached):

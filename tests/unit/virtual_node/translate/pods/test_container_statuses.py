@@ -146,3 +146,32 @@ def test_statuses_of_a_pod_whose_spec_is_not_cached_stay():
     """The cache keeps large pods of a namespace over its limit without their containers."""
     found = mirrored(spec={"containers": []}, containerStatuses=[status("main")])
     assert [one["name"] for one in found["containerStatuses"]] == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "kept"),
+    [
+        ({}, []),
+        ({"claims": [{"name": "gpu"}]}, ["claim:gpu"]),
+        ({"claims": [{"name": "gpu", "request": "one"}]}, ["claim:gpu/one"]),
+        ({"requests": {"example.com/nic": "1"}}, ["example.com/nic"]),
+    ],
+)
+def test_health_is_reported_of_devices_that_the_upper_container_requests(resources, kept):
+    """The API server refuses all container statuses for others: of claims in the annotation, or added in the lower cluster."""
+    devices = [
+        {"name": name, "resources": [{"resourceID": "a/b/c", "health": "Healthy"}]}
+        for name in ("claim:gpu", "claim:gpu/one", "example.com/nic")
+    ]
+    spec = {"containers": [{"name": "main", "resources": resources}]}
+    found = mirrored(spec=spec, containerStatuses=[status("main", allocatedResourcesStatus=devices)])
+    (shown,) = found["containerStatuses"]
+    assert shown["state"] == RUNNING
+    assert [one["name"] for one in shown.get("allocatedResourcesStatus", [])] == kept
+
+
+def test_health_of_volumes_that_the_lower_cluster_added_is_left_out():
+    spec = {"containers": [{"name": "main"}], "volumes": [{"name": "data"}]}
+    health = [{"name": name, "healthConditions": [{"status": "Degraded"}]} for name in ("data", "added")]
+    assert mirrored(spec=spec, volumeHealth=health)["volumeHealth"] == health[:1]
+    assert "volumeHealth" not in mirrored(spec=spec, volumeHealth=health[1:])
