@@ -26,7 +26,8 @@ from virtual_node.translate.base.view import (
 from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import lower_namespaces, named
 
-_FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", "RequestRedirect", "URLRewrite"}
+_REDIRECT = "RequestRedirect"
+_FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", _REDIRECT, "URLRewrite"}
 _MAX_NAMES = 1_000
 """Maximum number of namespaces of one listener; later ones are left out."""
 _MAX_ALL_NAMES = 4_000
@@ -85,16 +86,19 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
 def lower_route(upper: Mapping[str, Any], view: View) -> Translation:
     """Return the copy of an HTTPRoute; no spec if none of its Services has a copy in the lower cluster.
 
+    A route without Services, which only redirects requests (from HTTP to HTTPS, for example), has a copy, too.
+
     Raises:
         UntranslatableError: no parent can be referenced, or a field is unknown.
     """
     spec, namespace = upper.get("spec") or {}, upper["metadata"]["namespace"]
     notes: list[str] = []
+    above_rules = spec.get("rules") or ()
     rules = [
-        _rule(rule, namespace, f"rules[{number}]", notes, view)
-        for number, rule in enumerate(spec.get("rules") or ())
+        _rule(rule, namespace, f"rules[{number}]", notes, view) for number, rule in enumerate(above_rules)
     ]
-    if not any("backendRefs" in rule for rule in rules):
+    has_services = any(rule.get("backendRefs") for rule in above_rules)
+    if not any("backendRefs" in rule or (not has_services and _redirects(rule)) for rule in rules):
         return NOT_NEEDED
     parents = []
     for number, parent in enumerate(spec.get("parentRefs") or ()):
@@ -146,6 +150,11 @@ def _rule(
         **{key: value for key, value in rule.items() if key != "backendRefs"},
         **({"backendRefs": kept} if kept else {}),
     }
+
+
+def _redirects(rule: Mapping[str, Any]) -> bool:
+    """Report whether a rule answers requests with a redirect. The API does not allow backends beside it."""
+    return any(one.get("type") == _REDIRECT for one in rule.get("filters") or ())
 
 
 def _without_namespace(reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,20 @@ def test_routes_need_a_service_and_a_parent():
         lower_route(_object(parentRefs=parents, rules=rules, newField=1), HERE)
 
 
+def test_a_route_that_only_redirects_needs_no_service():
+    """The usual route from HTTP to HTTPS. Beside Services without a copy, a redirect does not suffice."""
+    redirect = {"filters": [REDIRECT]}
+    spec, notes, _ = parts(lower_route(_object(parentRefs=[PARENT], rules=[redirect]), HERE))
+    assert spec == {"parentRefs": [{"name": "g", "namespace": "x-shop"}], "rules": [redirect]}
+    assert not notes
+    for rules in (
+        [redirect, {"backendRefs": [AWAY]}],
+        [{"filters": [REDIRECT, AUTH]}],
+        [{"matches": MATCHES}],
+    ):
+        assert lower_route(_object(parentRefs=[PARENT], rules=rules), HERE).spec is None
+
+
 def test_routes_of_adopted_namespaces_are_accepted():
     """virtual-node does not label such namespaces, and one selector cannot require the label of some names only."""
     selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
