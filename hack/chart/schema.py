@@ -164,6 +164,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.secretName", _OBJECT_NAME),
     ("*SecretName", _OBJECT_NAME),
     ("*.affinity", _FREE),
+    ("*SecurityContext", _FREE),
     ("*.resources", _FREE),
     ("*.nodeSelector", _STRINGS),
     ("*[lL]abels", _STRINGS),
@@ -227,7 +228,8 @@ def _object(content: Mapping[str, Any], prefix: str, meanings: Mapping[str, str]
 
 def _is_required(key: str, default: Any) -> bool:
     """Report whether templates need the key. ``key=null`` removes a key; ``--reuse-values`` does not add new ones."""
-    return bool(default) and (key not in values.WHOLE or key == "agents") and key != "global"
+    is_needed = key not in values.WHOLE or key in {"agents", "podSecurityContext", "containerSecurityContext"}
+    return bool(default) and is_needed and key != "global"
 
 
 def _fragment(path: str, default: Any, meanings: Mapping[str, str]) -> dict[str, Any]:

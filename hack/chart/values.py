@@ -24,6 +24,8 @@ WHOLE = frozenset(
         "agents",
         "ignoreSelectorKeys",
         "updateStrategy",
+        "podSecurityContext",
+        "containerSecurityContext",
     }
 )
 """Keys that are documented as one value although they have parts."""

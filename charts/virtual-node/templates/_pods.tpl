@@ -7,21 +7,21 @@
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default (index . 2) }}{{ end }}
 {{- end }}
 
-{{/* Pod Security Standard "restricted": https://kubernetes.io/docs/concepts/security/pod-security-standards/ */}}
+{{/* By default Pod Security Standard "restricted": https://kubernetes.io/docs/concepts/security/pod-security-standards/
+OpenShift's default SecurityContextConstraints refuse IDs outside the range of the namespace, and set missing ones. */}}
 {{- define "virtual-node.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $context := dict -}}
+{{- $ids := ternary (list "runAsUser" "runAsGroup" "fsGroup") list (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+{{- range $field, $value := .Values.podSecurityContext -}}
+{{- if not (or (kindIs "invalid" $value) (and (has $field $ids) (eq (toString $value) "65532"))) -}}
+{{- $_ := set $context $field $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context }}
 {{- end }}
 
 {{- define "virtual-node.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- toYaml .Values.containerSecurityContext }}
 {{- end }}
 
 {{/* Pod spec fields that all pods of a component have: (list $ "webhook" .Values.webhook) */}}

@@ -70,6 +70,40 @@ def test_the_schedulers_image_may_be_pinned():
     assert container["image"] == f"registry.k8s.io/kube-scheduler@{digest}"
 
 
+_IDS = ("runAsUser", "runAsGroup", "fsGroup")
+_OPENSHIFT = ("--api-versions=security.openshift.io/v1",)
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "ids"),
+    [
+        ("", (), [65532, 65532, 65532]),
+        ("", _OPENSHIFT, [None, None, None]),
+        ("podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}", (), [None, None, None]),
+        ("podSecurityContext: {runAsUser: 1000680000, fsGroup: 5}", _OPENSHIFT, [1000680000, None, 5]),
+    ],
+)
+def test_openshift_chooses_the_ids_of_all_pods(given, arguments, ids):
+    """OpenShift's default constraints refuse pods with an ID outside the range of their namespace."""
+    specs = [spec for _, spec in rendering.pod_specs(_rendered(ONE + given, arguments=arguments))]
+    assert len(specs) > 5
+    for spec in specs:
+        assert [spec["securityContext"].get(field) for field in _IDS] == ids
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_fields_of_security_contexts_may_be_added_and_removed():
+    found = _rendered(
+        ONE
+        + "podSecurityContext: {fsGroupChangePolicy: OnRootMismatch}\ncontainerSecurityContext: {readOnlyRootFilesystem: null}"
+    )
+    for _, spec in rendering.pod_specs(found):
+        assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+        for container in spec["containers"]:
+            assert set(container["securityContext"]) == {"allowPrivilegeEscalation", "capabilities"}
+
+
 def test_extra_objects_are_installed():
     """`extraObjects` are installed with the release, and may use its values."""
     text = """extraObjects:
