@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from clusterset.model import names
 from controller_runtime import log, resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client, find
-from controller_runtime.objects import Object
 from controller_runtime.tls.key_pairs import self_signed
 from controller_runtime.tls.own_certificates import CertificateKeeper, Certificates
 from controller_runtime.tls.reloader import CertificateReloader
+from controller_runtime.util.repairs import Repairs
 from webhook import manifests
 
 _CONFIGURATIONS = (
@@ -44,6 +44,7 @@ class Registrar:
             for resource, _, _ in _CONFIGURATIONS
         ]
         """Informers of the configurations; the caller runs them."""
+        self._repairs = Repairs()
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` when a configuration is changed or deleted."""
@@ -68,13 +69,16 @@ class Registrar:
                 if self.client_config is not None:
                     return f"{kind} {self.name} has not been created yet"
             elif (self.client_config is not None or _requests_ca(found.annotations)) and not _trusts(
-                found, ca
+                found.field("webhooks"), ca
             ):
                 return f"{kind} {self.name} does not have the webhook's CA yet"
         return None
 
     async def announce(self, ca_bundle: bytes) -> None:
         """Create or update the configurations; without a ``client_config`` only their CA, if they request it.
+
+        Each call for the same CA counts as a repair. After a few repairs, a configuration that has the CA is left as another
+        program wrote it for a time, because every update makes the caller announce again.
 
         Raises:
             ApiError: a request failed.
@@ -94,6 +98,12 @@ class Registrar:
             ):
                 logger.info("CA bundle is not written: the configuration does not request it")
             elif (fresh := self._with_ca(current, make, wanted)) != current:
+                pause = self._repairs.wait(resource.kind, wanted)
+                if pause and _trusts(current.get("webhooks"), ca_bundle):
+                    logger.warning(
+                        "another program changes the webhook configuration; not repaired yet", pause=pause
+                    )
+                    continue
                 await self.client.update(resource, fresh)
                 logger.info("webhook configuration updated")
 
@@ -106,12 +116,28 @@ class Registrar:
         if self.client_config is not None:
             created = make(client_config, name=self.name)["webhooks"][0]
             existing = (current.get("webhooks") or [{}])[0]
+            for field in created.keys() & existing.keys() & {"namespaceSelector", "objectSelector"}:
+                created[field] = _narrowed(created[field], existing[field] or {})
             return {**current, "webhooks": [{**existing, **created}]}
         webhooks = [
             {**webhook, "clientConfig": {**webhook["clientConfig"], "caBundle": client_config["caBundle"]}}
             for webhook in current.get("webhooks") or ()
         ]
         return {**current, "webhooks": webhooks}
+
+
+def _narrowed(selector: Mapping[str, Any], existing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a selector with the expressions about other keys that another program added to the existing selector.
+
+    The admissions enforcer of AKS adds expressions to every webhook configuration, and adds them again after each update.
+    https://learn.microsoft.com/azure/aks/faq
+    """
+    wanted, added = selector.get("matchExpressions") or [], existing.get("matchExpressions") or []
+    labels, other_labels = selector.get("matchLabels") or {}, existing.get("matchLabels") or {}
+    if labels.items() <= other_labels.items() and all(expression in added for expression in wanted):
+        return existing
+    keys = {expression["key"] for expression in wanted}
+    return {**selector, "matchExpressions": [*wanted, *(one for one in added if one.get("key") not in keys)]}
 
 
 def _requests_ca(annotations: Mapping[str, str]) -> bool:
@@ -122,9 +148,8 @@ def _requests_ca(annotations: Mapping[str, str]) -> bool:
     return annotations.get(names.ANNOTATION_WANTS_CA) == "true"
 
 
-def _trusts(configuration: Object, ca: bytes) -> bool:
-    webhooks = configuration.field("webhooks") or ()
-    bundles = [webhook["clientConfig"].get("caBundle") or "" for webhook in webhooks]
+def _trusts(webhooks: Sequence[Mapping[str, Any]] | None, ca: bytes) -> bool:
+    bundles = [webhook["clientConfig"].get("caBundle") or "" for webhook in webhooks or ()]
     return all(ca in base64.b64decode(bundle) for bundle in bundles)
 
 

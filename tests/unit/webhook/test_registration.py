@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -117,6 +118,78 @@ async def test_with_register_is_ready_after_writing_its_ca():
     assert "does not have the webhook's CA" in str(registrar.why_untrusted(b"ours"))
     cluster.put(_configuration_of_chart({}, caBundle=OURS))
     assert (await cluster.seen_by(registrar)).why_untrusted(b"ours") is None
+
+
+_AKS = [
+    {"key": "control-plane", "operator": "NotIn", "values": ["true"]},
+    {"key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"]},
+]
+"""Expressions that the admissions enforcer of AKS adds to the namespaceSelector of every webhook."""
+
+
+def _registering(cluster: _Cluster) -> Registrar:
+    return cluster.registrar(client_config=lambda path, bundle: manifests.by_url("https://a", path, bundle))
+
+
+def _webhooks(cluster: _Cluster) -> list[dict[str, Any]]:
+    return [dict(cluster.server.get(plural, "vn")["webhooks"][0]) for plural in KINDS]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_register_keeps_expressions_that_aks_adds(is_first):
+    """AKS adds them again after each update, so removing them would never end."""
+    cluster = _Cluster(None)
+    registrar = _registering(cluster)
+    await registrar.announce(b"ours")
+    for plural, webhook in zip(KINDS, _webhooks(cluster), strict=True):
+        ours = webhook["namespaceSelector"]["matchExpressions"]
+        webhook["namespaceSelector"] = {"matchExpressions": [*_AKS, *ours] if is_first else [*ours, *_AKS]}
+        cluster.server.put(plural, {"metadata": {"name": "vn"}, "webhooks": [webhook]})
+    version = cluster.server.version
+    await registrar.announce(b"ours")
+    assert cluster.server.version == version
+    await registrar.announce(b"new")
+    for webhook in _webhooks(cluster):
+        assert webhook["clientConfig"]["caBundle"] == base64.b64encode(b"new").decode()
+        assert all(one in webhook["namespaceSelector"]["matchExpressions"] for one in _AKS)
+
+
+async def test_register_restores_a_changed_selector():
+    cluster = _Cluster(None)
+    registrar = _registering(cluster)
+    await registrar.announce(b"ours")
+    wanted = _webhooks(cluster)
+    for plural, webhook in zip(KINDS, wanted, strict=True):
+        everywhere = {**webhook, "namespaceSelector": {}, "objectSelector": {}}
+        cluster.server.put(plural, {"metadata": {"name": "vn"}, "webhooks": [everywhere]})
+    await registrar.announce(b"ours")
+    assert [one["namespaceSelector"] for one in _webhooks(cluster)] == [
+        one["namespaceSelector"] for one in wanted
+    ]
+    assert _webhooks(cluster)[0]["objectSelector"] == wanted[0]["objectSelector"]
+
+
+@pytest.mark.looptime
+async def test_register_repairs_less_often_a_configuration_that_another_program_changes_each_time():
+    cluster = _Cluster(None)
+    registrar = _registering(cluster)
+    await registrar.announce(b"ours")
+    repairs = 0
+    for _ in range(600):
+        for plural, webhook in zip(KINDS, _webhooks(cluster), strict=True):
+            cluster.server.put(
+                plural, {"metadata": {"name": "vn"}, "webhooks": [{**webhook, "timeoutSeconds": 3}]}
+            )
+        await registrar.announce(b"ours")
+        repairs += _webhooks(cluster)[0]["timeoutSeconds"] != 3
+        await asyncio.sleep(1)
+    assert 3 <= repairs <= 15
+    webhook = _webhooks(cluster)[0]
+    cluster.server.put(
+        KINDS[0], {"metadata": {"name": "vn"}, "webhooks": [{**webhook, "clientConfig": {"url": "x"}}]}
+    )
+    await registrar.announce(b"ours")
+    assert _webhooks(cluster)[0]["clientConfig"]["caBundle"] == OURS, "without its CA, no pod can be created"
 
 
 def test_configurations_exclude_kube_system_and_unlabelled_pods():

@@ -9,18 +9,15 @@ such object (an optional reference, an image pull secret, a deleted object), our
 without data, which an optional reference treats as a missing object. When the upper object appears, its
 content is written to the placeholder.
 
-``Repairs`` limits the repairs of a copy that another program changes again and again.
+``Repairs`` (``controller_runtime.util.repairs``) limits the repairs of a copy that another program changes again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import msgspec
 
 from clusterset.model.policy.copied_keys import refused
 from controller_runtime.apimachinery import readable
@@ -29,6 +26,7 @@ from controller_runtime.client.client import find_listed
 from controller_runtime.errors import AlreadyExists, Conflict, Invalid
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.util.keyed import KeyedLocks
+from controller_runtime.util.repairs import Repairs
 from virtual_node.controllers.base.caches import INDEX_UPPER
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import (
@@ -48,50 +46,6 @@ _SETTLE = 10.0
 """Seconds for which a copy must have been stricter than wanted before a looser ``spec`` is written, because the states
 of the two clusters do not arrive at the same time."""
 _NO_CONTENT: Body = {}
-
-
-_AT_ONCE = 3
-"""Number of a copy's first repairs, which have no pause."""
-_LONGEST_PAUSE = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Repair:
-    digest: bytes
-    """Of the wanted state, which may be large."""
-    at: float
-    count: int
-
-    @property
-    def pause(self) -> float:
-        return 0.0 if self.count < _AT_ONCE else min(_LONGEST_PAUSE, 2.0 ** min(self.count - _AT_ONCE, 10))
-
-
-class Repairs:
-    """The last repairs of copies. A copy whose wanted state has changed counts as never repaired."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, _Repair] = {}
-
-    def wait(self, key: str, desired: Mapping[str, Any]) -> float:
-        """Return the seconds until the next repair of a copy; 0: repair it now, which is counted.
-
-        Args:
-            key: identifies the copy.
-            desired: the wanted state.
-        """
-        now, last = asyncio.get_running_loop().time(), self._last.get(key)
-        digest = hashlib.blake2b(msgspec.json.encode(desired, order="sorted"), digest_size=16).digest()
-        if last is None or last.digest != digest or now - last.at > 2 * _LONGEST_PAUSE:
-            last = _Repair(digest, now, 0)
-        if (left := last.at + last.pause - now) > 0:
-            return left
-        self._last[key] = _Repair(digest, now, last.count + 1)
-        return 0.0
-
-    def forget(self, key: str) -> None:
-        """Forget the repairs of a copy that is no longer wanted."""
-        self._last.pop(key, None)
 
 
 class Outcome(NamedTuple):

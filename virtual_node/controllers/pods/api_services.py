@@ -25,12 +25,12 @@ from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from controller_runtime.tls.pem import TlsMaterial
 from controller_runtime.util import event_loop
+from controller_runtime.util.repairs import Repairs
 from controller_runtime.workqueue.controller import Result
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import INDEX_PLACE, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only, have_pods_in, patch_only
 from virtual_node.controllers.copies.surroundings import GRACE, NamespaceUsers, UnusedCopies
-from virtual_node.controllers.copies.writer import Repairs
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base import ownership
 from virtual_node.translate.objects.namespaces import upper_names
