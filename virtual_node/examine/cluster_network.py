@@ -196,7 +196,7 @@ async def _refusal(client: Client, address: str) -> str | None:
     try:
         await client.create(resources.SERVICES, body, params={"dryRun": "All"})
     except Invalid as error:
-        cause = services.address_refusal(error.message)
+        cause = services.refusal(error.message)
         if cause == "already allocated":
             return ""
         return error.message if cause else None

@@ -273,7 +273,7 @@ SERVICES = Kind(
     Demand.NAMESPACE,
     purpose="copies of services; service variables",
     annotations=services.marks,
-    creation=Creation(services.bodies, services.address_refusal, services.other_addresses),
+    creation=Creation(services.bodies, services.refusal, services.other_addresses),
     changes=services.changes,
     must_replace=services.must_replace,
     is_kept_for_others=services.is_kept_for_others,

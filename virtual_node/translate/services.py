@@ -31,6 +31,9 @@ _DEFAULTS = {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster", "pub
 """Defaults that an API server fills in. An absent field counts as equal to its default.
 https://kubernetes.io/docs/reference/kubernetes-api/service-resources/service-v1/"""
 _NONE = "None"
+_TRAFFIC, _SAME_ZONE, _CLOSE = "trafficDistribution", "PreferSameZone", "PreferClose"
+"""PreferClose means the same as PreferSameZone, which API servers before Kubernetes 1.34 refuse. They refuse PreferSameNode, too.
+https://kubernetes.io/docs/reference/networking/virtual-ips/#traffic-distribution"""
 _METADATA = {"exportedLabels": "labels", "exportedAnnotations": "annotations"}
 """Fields of ``spec``, which ServiceImports get as labels and annotations."""
 
@@ -68,6 +71,8 @@ def lower_service(upper: Mapping[str, Any], _view: View) -> Translation:
         return NOT_NEEDED
     spec = upper["spec"]
     below: dict[str, Any] = {field: spec[field] for field in _KEPT if field in spec}
+    if below.get(_TRAFFIC) == _SAME_ZONE:
+        below[_TRAFFIC] = _CLOSE
     below["ports"] = [
         {field: port[field] for field in _PORT_FIELDS if field in port} for port in spec.get("ports") or ()
     ]
@@ -93,7 +98,7 @@ def lower_service(upper: Mapping[str, Any], _view: View) -> Translation:
 def bodies(upper: Mapping[str, Any], desired: Mapping[str, Any], view: View) -> list[dict[str, Any]]:
     """Return the Services to try to create, most similar to the upper one first.
 
-    The last one lets the lower cluster choose the IP families. The upper addresses are only requested here, because a
+    Later ones let the lower cluster choose the IP families, or have a trafficDistribution that older versions know. The upper addresses are only requested here, because a
     Service's addresses cannot be changed later.
     """
     requests_same = view.requests_same_addresses and upper_addresses(upper)
@@ -101,6 +106,8 @@ def bodies(upper: Mapping[str, Any], desired: Mapping[str, Any], view: View) -> 
     if "ipFamilies" in desired["spec"]:
         spec = {key: value for key, value in desired["spec"].items() if key != "ipFamilies"}
         found.append({**desired, "spec": {**spec, "ipFamilyPolicy": "PreferDualStack"}})
+    if desired["spec"].get(_TRAFFIC) not in (None, _CLOSE):
+        found += [{**body, "spec": {**body["spec"], _TRAFFIC: _CLOSE}} for body in found]
     return found
 
 
@@ -109,9 +116,9 @@ def other_addresses(
 ) -> tuple[str, str]:
     """Return reason and text of an event about addresses that were refused; empty: none were requested."""
     requested = upper_addresses(upper)
-    if not view.requests_same_addresses or not requested:
-        return "", ""
     given = ", ".join(upper_addresses(created))
+    if not view.requests_same_addresses or not requested or given == ", ".join(requested):
+        return "", ""
     text = f"gave the Service {given} instead of {', '.join(requested)}: {cause} (services.clusterIP: same)"
     return "OtherClusterIP", text
 
@@ -141,8 +148,8 @@ def at_upper_addresses(upper: Mapping[str, Any], body: Mapping[str, Any]) -> lis
     return found
 
 
-def address_refusal(message: str) -> str:
-    """Return why an API server refused to create a Service with given cluster IPs; empty: not because of the IPs.
+def refusal(message: str) -> str:
+    """Return why an API server refused a Service, if another one of ``bodies`` may be accepted; otherwise empty.
 
     The texts are those of pkg/registry/core/service/ipallocator; "does not match" comes from servers with
     ServiceCIDR objects.
@@ -153,6 +160,8 @@ def address_refusal(message: str) -> str:
         return "out of range"
     if "ipFamil" in message:
         return "IP family not configured"
+    if _TRAFFIC in message:
+        return "trafficDistribution not known"
     return "refused" if "clusterIP" in message else ""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterset.admission import NamespaceRefusal
+from controller_runtime.apimachinery import readable
 from controller_runtime.errors import ApiError
 from virtual_node.translate.kinds import Demand, Kind
 from virtual_node.translate.pods.dependencies import Dependency
@@ -162,6 +164,27 @@ def contested(kind: str, key: str, cluster: str, *, again: float) -> Problem:
         "gatewayClasses and namespaces"
     )
     return Problem("CopyContested", text, "CopyContested", text, again=again)
+
+
+def not_stored(kind: str, key: str, cluster: str, left: Mapping[str, Any]) -> tuple[str, str]:
+    """Return reason and text of the event about fields of a copy (``shop/web``) that its lower cluster does not store.
+
+    Args:
+        kind: kind of the copy.
+        key: key of the copy.
+        cluster: name of the lower cluster.
+        left: merge patch with the fields.
+    """
+    fields = sorted(
+        f"{part}.{name}" if isinstance(value, Mapping) else part
+        for part, value in left.items()
+        for name in (value if isinstance(value, Mapping) else ("",))
+    )
+    text = (
+        f"Lower cluster {cluster} does not store {readable.some(fields)} of {kind} {key} as requested. Its version may not "
+        "know a field or value, or a webhook there changes it"
+    )
+    return "CopyIncomplete", text
 
 
 def policy_missing(name: str, why: str) -> Problem:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from clusterset.model.policy.copied_keys import refused
 from controller_runtime.apimachinery import readable
 from controller_runtime.cache.informer import Informer
@@ -36,7 +38,7 @@ from virtual_node.controllers.base.preconditions import (
     is_current,
     patch_only,
 )
-from virtual_node.controllers.base.problems import Problem, contested, name_taken, not_mirrored
+from virtual_node.controllers.base.problems import Problem, contested, name_taken, not_mirrored, not_stored
 from virtual_node.controllers.copies.surroundings import UnusedCopies
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate.base.view import Translation, UntranslatableError, View
@@ -45,6 +47,8 @@ from virtual_node.translate.kinds import Body, Demand, Kind
 _SETTLE = 10.0
 """Seconds for which a copy must have been stricter than wanted before a looser ``spec`` is written, because the states
 of the two clusters do not arrive at the same time."""
+_NOT_STORED = 900.0
+"""Seconds for which a field that the lower cluster did not store is not sent again. It may be upgraded later."""
 _NO_CONTENT: Body = {}
 
 
@@ -81,6 +85,8 @@ class CopyWriter:
     _strict_since: dict[str, tuple[float, Body]] = field(default_factory=dict)
     """Loop time since which a copy has been stricter than its upper object, and the last wanted ``spec``, by upper key."""
     _repairs: Repairs = field(default_factory=Repairs)
+    _not_stored: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    """By upper key: what the last patch of a copy left different, as JSON, and the loop time until which it is not sent again."""
     _taken: dict[str, str] = field(default_factory=dict)
     """Uids of upper objects for which an unmanaged object had the name at the last try, by key."""
     unused: UnusedCopies = field(default_factory=UnusedCopies)
@@ -88,7 +94,7 @@ class CopyWriter:
 
     def forget(self, key: str) -> None:
         """Forget the state kept for an upper object; its copy is compared again at the next write."""
-        for memory in (self._compared, self._written, self._strict_since, self._taken):
+        for memory in (self._compared, self._written, self._strict_since, self._not_stored, self._taken):
             memory.pop(key, None)
         self._repairs.forget(key)
 
@@ -235,7 +241,7 @@ class CopyWriter:
         now = current.to_dict()
         is_replaced = self.kind.must_replace(now, desired)
         patch = {} if is_replaced else self.kind.patch(now, desired, above)
-        if patch is None:
+        if patch is None or self._is_not_stored(key, patch):
             return None
         if (full := self._no_room(upper, current)) is not None:
             return Outcome(full)
@@ -251,7 +257,7 @@ class CopyWriter:
             return Outcome(contested(self.kind.kind, current.key, self.context.name, again=wait))
         if not is_replaced:
             try:
-                await self._patch(current, patch)
+                await self._patch_as_accepted(key, above, current, desired, patch)
             except Invalid:
                 # A ConfigMap or Secret is immutable or of another type: the new content needs a new object.
                 if self.kind.demand is not Demand.REFERENCES:
@@ -308,8 +314,50 @@ class CopyWriter:
             return _version(created)
         return ""
 
-    async def _patch(self, copy: Object, patch: Body) -> None:
-        await patch_only(self.context.lower, self.kind.resource, copy, patch)
+    async def _patch_as_accepted(
+        self, key: str, above: Body | None, current: Object, desired: Body, patch: Body
+    ) -> None:
+        """Patch a copy, and remember what the lower cluster does not store of it.
+
+        If it refuses a value that ``Creation`` can replace, the copy becomes as similar to the desired one as it accepts.
+        """
+        creation, now = self.kind.creation, current.to_dict()
+        try:
+            stored = await self._patch(current, patch)
+        except Invalid as error:
+            if creation is None or above is None or not creation.refusal(error.message):
+                raise
+            for body in creation.bodies(above, desired, self.view()):
+                other = self.kind.patch(now, body, above)
+                if other == patch:
+                    continue
+                try:
+                    stored = now if other is None else await self._patch(current, other)
+                except Invalid:
+                    continue
+                break
+            else:
+                raise
+        self._not_stored.pop(key, None)
+        if above is None or not self._may_differ:
+            return
+        # An API server drops fields that its version does not know, and a webhook may change others.
+        if (left := self.kind.patch(stored, desired, above)) is not None:
+            self._not_stored[key] = _code(left), asyncio.get_running_loop().time() + _NOT_STORED
+            self.context.warn(above, *not_stored(self.kind.kind, current.key, self.context.name, left))
+
+    def _is_not_stored(self, key: str, patch: Body) -> bool:
+        """Report whether the lower cluster did not store the last patch, which was the same."""
+        code, until = self._not_stored.get(key, (b"", 0.0))
+        return until > asyncio.get_running_loop().time() and code == _code(patch)
+
+    @property
+    def _may_differ(self) -> bool:
+        """Whether a copy may lack a field. NetworkPolicies may not, because they would allow more, and data may not."""
+        return self.kind.demand is not Demand.REFERENCES and not self.kind.is_restriction
+
+    async def _patch(self, copy: Object, patch: Body) -> dict[str, Any]:
+        return await patch_only(self.context.lower, self.kind.resource, copy, patch)
 
     def _must_wait(self, key: str, current: Body, wanted: Body) -> float:
         """Return the seconds for which a change is delayed because it allows more; 0: it is not delayed."""
@@ -362,6 +410,10 @@ class CopyWriter:
             else None
         )
         return self.context.lower_namespace(namespace), self.kind.lower_name(name, above, self.view())
+
+
+def _code(patch: Body) -> bytes:
+    return msgspec.json.encode(patch, order="sorted")
 
 
 def _version(answer: Mapping[str, Any]) -> str:
