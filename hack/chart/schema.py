@@ -100,6 +100,10 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*image.tag", _TAG),
     ("*.pullPolicy", _one_of("Always", "IfNotPresent", "Never")),
     ("imagePullSecrets", {"type": "array", "items": _map({"name": _FILLED}, "name")}),
+    (
+        "global.imagePullSecrets",
+        {"type": "array", "items": {"anyOf": [_FILLED, _map({"name": _FILLED}, "name")]}},
+    ),
     # The id becomes a label's value in the lower cluster.
     ("clusterId", {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}),
     ("log.level", _one_of("trace", "debug", "info", "warn", "error")),
@@ -147,6 +151,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("multiScheduler.scheduler.name", {**_OBJECT_NAME, "minLength": 1}),
     ("metrics.serviceMonitor.interval", {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}),
     ("networkPolicy.*From", _OBJECTS),
+    ("networkPolicy.egress", _OBJECTS),
     ("inspection.schedule", {"type": "string", "minLength": 9}),
     ("inspection.ignore", {"type": "array", "items": {"type": "string", "enum": list(CHECKS)}}),
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),

@@ -35,7 +35,11 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 securityContext:
   {{- include "virtual-node.podSecurityContext" $root | nindent 2 }}
-{{- with $root.Values.imagePullSecrets }}
+{{- $secrets := $root.Values.imagePullSecrets | default list }}
+{{- range dig "imagePullSecrets" list ($root.Values.global | default dict) | default list }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- with uniq $secrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -105,3 +105,21 @@ def test_all_ports_are_open_if_a_virtual_node_uses_any():
 def test_scrapers_alone_close_no_kubelet():
     """With only scrapers configured, any peer may still request logs."""
     assert _ingress(_peers({"metricsFrom": [SCRAPER]}))["virtual-node"][10260] is None
+
+
+def test_outgoing_traffic_is_allowed_for_all_pods_of_the_release():
+    """A namespace may deny it by default, also for the pod without which ``helm uninstall`` does not end."""
+    rules: list[Any] = [{"ports": [{"port": 443}]}]
+    found = rendering.render(_peers({"egress": rules}))
+    (policy,) = (one for one in found if one["kind"] == "NetworkPolicy" and "egress" in one["spec"])
+    assert policy["spec"]["policyTypes"] == ["Egress"]
+    assert policy["spec"]["egress"] == rules
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    pods = [
+        one["metadata"] if one["kind"] == "Pod" else one["spec"]["template"]["metadata"]
+        for one in found
+        if one["kind"] in {"Deployment", "Job", "Pod"}
+    ]
+    assert len(pods) > 5
+    assert all(selected <= pod["labels"].items() for pod in pods)
+    assert selected, "an empty selector would select the pods of others"

@@ -62,6 +62,15 @@ def test_one_registry_for_all_images():
     assert all(image.startswith("mirror.example.com/") for image in images), images
 
 
+def test_pull_secrets_of_a_parent_chart_are_used():
+    """Parent charts write names or objects."""
+    given = "imagePullSecrets: [{name: own}]\nglobal: {imagePullSecrets: [mirror, {name: other}, own]}"
+    for _, spec in rendering.pod_specs(_rendered(ONE + given)):
+        assert spec["imagePullSecrets"] == [{"name": "own"}, {"name": "mirror"}, {"name": "other"}]
+    for _, spec in rendering.pod_specs(_rendered(ONE)):
+        assert "imagePullSecrets" not in spec
+
+
 def test_the_schedulers_image_may_be_pinned():
     """A digest wins over the tag, as for the project's image."""
     digest = f"sha256:{'0' * 64}"
