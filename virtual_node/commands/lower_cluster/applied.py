@@ -9,7 +9,8 @@ from typing import Any
 from clusterset.model import names
 from controller_runtime.apimachinery import readable
 from controller_runtime.client.client import Client, PatchType, find
-from controller_runtime.errors import ConfigError
+from controller_runtime.client.served_version import first_served
+from controller_runtime.errors import ConfigError, NotFound
 from controller_runtime.process import terminal
 from controller_runtime.resources import Resource
 from virtual_node.commands.lower_cluster import waiting
@@ -17,6 +18,35 @@ from virtual_node.config import program
 
 _BY = "join"
 _GONE_SECONDS = 60
+
+
+_CONSTRAINTS = Resource(
+    "security.openshift.io", "v1", "securitycontextconstraints", "SecurityContextConstraints"
+)
+_IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
+
+
+async def admissible(client: Client, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a Pod or Deployment as its cluster admits it: on OpenShift without user and group IDs.
+
+    OpenShift's default constraints refuse IDs outside the range of the namespace, and set missing ones. The chart does the same.
+
+    Raises:
+        ApiError: discovery failed.
+    """
+    template = body["spec"].get("template") or body if "spec" in body else {}
+    context = (template.get("spec") or {}).get("securityContext") or {}
+    if not context.keys() & _IDS:
+        return body
+    try:
+        await first_served(client, [_CONSTRAINTS])
+    except NotFound:
+        return body
+    context = {field: value for field, value in context.items() if field not in _IDS}
+    template = {**template, "spec": {**template["spec"], "securityContext": context}}
+    return (
+        {**body, "spec": {**body["spec"], "template": template}} if "template" in body["spec"] else template
+    )
 
 
 async def apply(
@@ -45,7 +75,12 @@ async def apply(
         )
     params = {"fieldManager": f"virtual-node-{step}", "force": "true"}
     made = await client.patch(
-        resource, name, marked(body), namespace=namespace, patch_type=PatchType.APPLY, params=params
+        resource,
+        name,
+        marked(await admissible(client, body)),
+        namespace=namespace,
+        patch_type=PatchType.APPLY,
+        params=params,
     )
     if found is None:
         say(step, f"created {body['kind']} {namespace}/{name}")

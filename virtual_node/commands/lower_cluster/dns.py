@@ -54,7 +54,8 @@ async def run(options: argparse.Namespace) -> None:
         space = options.account_namespace
         bodies = name_server.objects(server, namespace=space, image=options.dns_image)
         if not options.apply:
-            text = yaml.dump_all([_namespace(space), *bodies], Dumper=_Dumper, sort_keys=False, width=4096)
+            printed = [await applied.admissible(lower, body) for body in bodies]
+            text = yaml.dump_all([_namespace(space), *printed], Dumper=_Dumper, sort_keys=False, width=4096)
             terminal.block(text.rstrip())
             return
         if await find(lower, resources.NAMESPACES, space) is None:

@@ -28,7 +28,7 @@ from controller_runtime.util import event_loop
 from virtual_node.commands.common import connect
 from virtual_node.commands.diagnose import read_pod
 from virtual_node.commands.lower_cluster import account as lower_account
-from virtual_node.commands.lower_cluster import helm_release, tunnel, values_file, waiting
+from virtual_node.commands.lower_cluster import applied, helm_release, tunnel, values_file, waiting
 from virtual_node.commands.lower_cluster.applied import annotations_of, is_marked, marked, say, secret_data
 from virtual_node.commands.lower_cluster.helm_release import Release
 from virtual_node.config import program
@@ -347,7 +347,9 @@ async def _run_probe(
         # Admission refuses a pod before its namespace has the default ServiceAccount.
         if pod is None and await find(upper, resources.SERVICE_ACCOUNTS, "default", namespace=namespace):
             pod = await upper.create(
-                resources.PODS, probe_pod(node, options.probe_image), namespace=namespace
+                resources.PODS,
+                await applied.admissible(lower, probe_pod(node, options.probe_image)),
+                namespace=namespace,
             )
         phase = ((pod or {}).get("status") or {}).get("phase")
         return phase in {"Running", "Succeeded"}

@@ -75,6 +75,8 @@ class Api:
 
     async def read(self, path, **_more):
         lists: dict[str, Any] = {"/api/v1": {"resources": []}, "/apis": {"groups": []}}
+        if path not in lists:
+            raise NotFound("not found", code=404)
         return lists[path]
 
 

@@ -16,7 +16,7 @@ from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.commands.installations import Api, thing
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, record
 from virtual_node.commands.common import connect
-from virtual_node.commands.lower_cluster import dns
+from virtual_node.commands.lower_cluster import applied, dns, join
 from virtual_node.rights.name_server import object_name
 
 NAME = object_name("u-kube-system", "tokyo")
@@ -103,6 +103,47 @@ async def test_without_apply_the_objects_are_printed(run: Any, capsys: pytest.Ca
     assert (lower.created, lower.patched) == ([], [])
     kinds = [one["kind"] for one in yaml.safe_load_all(capsys.readouterr().out)]
     assert kinds == ["Namespace", *dns.KINDS]
+
+
+class _OpenShift(Lower):
+    """A lower cluster whose constraints choose the IDs of pods."""
+
+    async def read(self, path: str, **more: Any) -> Any:
+        """Return that the API of the constraints is served."""
+        if path == "/apis/security.openshift.io/v1":
+            return {"resources": [{"name": "securitycontextconstraints"}]}
+        return await super().read(path, **more)
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize(("kind", "ids"), [(Lower, {"runAsUser", "runAsGroup"}), (_OpenShift, set())])
+async def test_openshift_chooses_the_ids_of_the_name_server(
+    run: Any, capsys: pytest.CaptureFixture[str], kind: type[Lower], ids: set[str], *, is_applied: bool
+) -> None:
+    lower = kind()
+    await run(lower, apply=is_applied)
+    printed = [] if is_applied else yaml.safe_load_all(capsys.readouterr().out)
+    bodies = [body for _, body in lower.patched] if is_applied else printed
+    (deployment,) = (body for body in bodies if body["kind"] == "Deployment")
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert context.keys() == {"runAsNonRoot", "seccompProfile", *ids}
+
+
+async def test_openshift_chooses_the_ids_of_probe_and_agent() -> None:
+    """The agent of a tunnel has an fsGroup, too. Objects without pods are not changed."""
+    agent = {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [], "securityContext": agent}}
+    deployment = {"kind": "Deployment", "spec": {"replicas": 1, "template": template}}
+    clusters: list[tuple[Any, dict[str, Any]]] = [(Api(), agent), (_OpenShift(), {"runAsNonRoot": True})]
+    for cluster, ids in clusters:
+        found = await applied.admissible(cluster, deployment)
+        wanted = {**template, "spec": {"containers": [], "securityContext": ids}}
+        assert found == {"kind": "Deployment", "spec": {"replicas": 1, "template": wanted}}
+        probe = await applied.admissible(cluster, join.probe_pod("tokyo", "pause:1"))
+        assert ("runAsUser" in probe["spec"]["securityContext"]) is (ids is agent)
+        assert probe["metadata"] == {"name": "probe"}
+        for other in ({"kind": "Secret", "data": {}}, {"kind": "Service", "spec": {"ports": []}}):
+            assert await applied.admissible(cluster, other) == other
 
 
 async def test_flags_win_over_what_the_lower_cluster_says(run: Any) -> None:
