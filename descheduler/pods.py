@@ -20,6 +20,7 @@ from clusterset.model import names
 from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.pod import affinity_terms, pod_resources
 from clusterset.model.pod.conditions import is_finished
+from clusterset.model.policy.copied_keys import ZONES
 from controller_runtime import store
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import Object
@@ -217,7 +218,10 @@ def replacement(
     frozen = {**avoid, node: now} if node else dict(avoid)
     nodes = {name: frozen[name] for name in node_avoidance.to_avoid(frozen, usable)}
     kept: dict[str, Any] = {field: metadata[field] for field in _METADATA if metadata.get(field)}
-    kept["labels"] = {**(metadata.get("labels") or {}), names.LABEL_CREATED_BY_DESCHEDULER: "true"}
+    # The zone and region of a bound pod are those of its old place.
+    places = ZONES if pod["spec"].get("nodeName") else frozenset()
+    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in places}
+    kept["labels"] = {**labels, names.LABEL_CREATED_BY_DESCHEDULER: "true"}
     annotations = {
         key: value
         for key, value in (metadata.get("annotations") or {}).items()

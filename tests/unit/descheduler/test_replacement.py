@@ -65,6 +65,14 @@ class TestReplacement:
         }
         assert set(found["spec"]) == {"containers", "tolerations", "new", "affinity"}
 
+    @pytest.mark.parametrize(("node_name", "kept"), [("a", {"app": "x"}), ("", None)])
+    def test_drops_zone_of_the_old_place(self, node_name, kept):
+        """The virtual node writes the zone of the lower node only on a pod without one. A user may label a pending pod."""
+        labels = {"app": "x", "topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
+        old = pod(labels=labels)
+        old["spec"]["nodeName"] = node_name
+        assert of(old)["metadata"]["labels"] == {**(kept or labels), "create-by-descheduler": "true"}
+
     def test_second_replacement_increments_count_and_avoids_both_nodes(self):
         first = of(pod())
         first["spec"]["nodeName"] = "b"
