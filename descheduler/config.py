@@ -75,6 +75,16 @@ _OPTIONS = {
     "max_no_of_pods_to_evict_total": "max_total",
 }
 """Field of a file → field of ``EvictionOptions``."""
+DEFAULT_DISABLED: Mapping[str, str] = {
+    "PodsWithLocalStorage": "local_storage",
+    "SystemCriticalPods": "system_critical",
+    "FailedBarePods": "",
+}
+EXTRA_ENABLED: Mapping[str, str] = {"PodsWithPVC": "ignore_pvc"}
+"""Name in ``podProtections`` → field of ``EvictionOptions`` that becomes true; empty: no effect, as ``evictFailedBarePods``.
+
+They replace fields of ``_OPTIONS`` since sigs.k8s.io/descheduler 0.34.
+"""
 _ONLY_UPSTREAM = frozenset(
     {
         "HighNodeUtilization",
@@ -166,6 +176,11 @@ class _Version2(_Document):
     profiles: list[_Profile | None] = []
 
 
+class _Protections(Struct):
+    default_disabled: list[str] | None = None
+    extra_enabled: list[str] | None = None
+
+
 class _EvictorArgs(Struct):
     node_selector: Any = None
     evict_failed_bare_pods: Any = None
@@ -173,6 +188,7 @@ class _EvictorArgs(Struct):
     evict_local_storage_pods: bool | None = None
     evict_system_critical_pods: bool | None = None
     ignore_pvc_pods: bool | None = None
+    pod_protections: _Protections | None = None
 
 
 def load(path: str, *, known: Mapping[str, str]) -> Policy:
@@ -271,6 +287,8 @@ def _v1alpha2(document: _Version2, known: Mapping[str, str]) -> Policy:
         if EVICTOR in args:
             evictor = convert(args[EVICTOR][0], _EvictorArgs, where=args[EVICTOR][1])
             options |= _options(evictor)
+            if evictor.pod_protections is not None:
+                options |= _protections(evictor.pod_protections, f"{args[EVICTOR][1]}.podProtections")
             selector = str(evictor.node_selector or selector)
         plugins = (profile and profile.plugins) or _Plugins()
         for point, enabling in (("deschedule", plugins.deschedule), ("balance", plugins.balance)):
@@ -285,6 +303,27 @@ def _options(found: Struct) -> dict[str, bool | int]:
     """Return the fields of ``EvictionOptions`` that a part of a file has, by name."""
     values = {option: getattr(found, name, None) for name, option in _OPTIONS.items()}
     return {option: value for option, value in values.items() if value is not None}
+
+
+def _protections(found: _Protections, where: str) -> dict[str, bool]:
+    """Return the fields of ``EvictionOptions`` that ``podProtections`` sets, by name.
+
+    Raises:
+        ConfigError: a protection is not known, or this descheduler cannot switch it; names the field.
+    """
+    options = {}
+    for field_name, names, known in (
+        ("defaultDisabled", found.default_disabled, DEFAULT_DISABLED),
+        ("extraEnabled", found.extra_enabled, EXTRA_ENABLED),
+    ):
+        for position, name in enumerate(names or ()):
+            if name not in known:
+                raise ConfigError(
+                    f"{where}.{field_name}[{position}]: {name!r} is not supported; known are {', '.join(known)}"
+                )
+            if known[name]:
+                options[known[name]] = True
+    return options
 
 
 def _registered(name: str, where: str, known: Mapping[str, str]) -> str:

@@ -97,8 +97,15 @@ def _version_1() -> Schema:
 
 
 def _version_2() -> Schema:
+    protections = {
+        name: {"type": ["array", "null"], "items": {"enum": list(known)}}
+        for name, known in (
+            ("defaultDisabled", policy.DEFAULT_DISABLED),
+            ("extraEnabled", policy.EXTRA_ENABLED),
+        )
+    }
     evictor = _map({
-        **_EVICTOR, "nodeSelector": {}, "evictFailedBarePods": {}, "nodeFit": {}, "apiVersion": {}, "kind": {}
+        **_EVICTOR, "podProtections": _map(protections), "nodeSelector": {}, "evictFailedBarePods": {}, "nodeFit": {}, "apiVersion": {}, "kind": {}
     })  # fmt: skip
     arguments = {alias: reference(_STRATEGIES[name].__name__) for alias, name in sorted(_KNOWN.items())}
     config = _map({"name": {"type": "string"}, "args": {"type": ["object", "null"]}}, required=["name"])

@@ -121,6 +121,32 @@ class TestPolicy:
             policy.parse(document, known=KNOWN)
         assert message in str(raised.value)
 
+    @pytest.mark.parametrize(
+        ("protections", "options"),
+        [
+            ({}, {}),
+            ({"defaultDisabled": ["PodsWithLocalStorage", "FailedBarePods"]}, {"local_storage": True}),
+            (
+                {"defaultDisabled": ["SystemCriticalPods"], "extraEnabled": ["PodsWithPVC"]},
+                {"system_critical": True, "ignore_pvc": True},
+            ),
+        ],
+    )
+    def test_pod_protections_replace_fields_of_the_evictor(self, protections, options):
+        args = {"podProtections": protections}
+        found = policy.parse(v2({"pluginConfig": [{"name": "DefaultEvictor", "args": args}]}), known=KNOWN)
+        assert found.eviction == options
+
+    @pytest.mark.parametrize(
+        ("field", "name"), [("defaultDisabled", "DaemonSetPods"), ("extraEnabled", "PodsWithoutPDB")]
+    )
+    def test_a_protection_that_is_not_supported_is_refused(self, field, name):
+        """Otherwise pods would be moved, or stay, against the policy."""
+        args = {"podProtections": {field: [name]}}
+        with pytest.raises(ConfigError) as error:
+            policy.parse(v2({"pluginConfig": [{"name": "DefaultEvictor", "args": args}]}), known=KNOWN)
+        assert f"podProtections.{field}[0]: '{name}' is not supported; known are Pods" in str(error.value)
+
     def test_parameter_errors_name_the_path(self):
         kind = registry.strategies()["StaleCluster"].params_type
         with pytest.raises(ConfigError, match=r"^x\.staleAfterSeconds: Expected `float`, got `str`$"):
