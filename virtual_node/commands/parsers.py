@@ -298,6 +298,9 @@ def drain() -> Parser:
         "--delete-emptydir-data",
         "also move pods with emptyDir or hostPath volumes, which lose this data",
     )
+    # Flags with which scripts call kubectl drain.
+    add_switch(own, "--ignore-daemonsets", "no effect: pods of DaemonSets are always ignored")
+    add_switch(own, "--force", "no effect: pods without a controller are always re-created elsewhere")
     return own
 
 

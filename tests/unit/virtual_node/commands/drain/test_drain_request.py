@@ -10,6 +10,7 @@ from aiohttp import web
 from clusterset.model import names
 from tests.unit.controller_runtime.loopback import reply
 from tests.unit.virtual_node.commands.run_command import NODES, Person
+from virtual_node.commands import parsers
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,10 @@ async def test_an_earlier_request_is_removed_unless_it_is_in_progress(
     assert still_cordoned
     assert first == expected
     assert "requestedAt" in second[names.ANNOTATION_DRAIN]
+
+
+def test_flags_of_kubectl_drain_are_accepted():
+    """So that a script needs no other flags for virtual nodes."""
+    given = ["tokyo", "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=5m"]
+    options = parsers.drain().parse_args(given)
+    assert (options.targets, options.delete_emptydir_data, options.timeout) == (["tokyo"], True, 300.0)
