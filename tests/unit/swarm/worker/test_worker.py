@@ -173,7 +173,7 @@ async def test_reports_and_retries_a_failing_job(api, consumer):
         assert api.last["running"] == ["a", "b"]
         consumer.broken = set()
         await until(lambda: consumer.running == {"a": 1, "b": 1})
-        assert consumer.starts == 3
+        assert consumer.starts >= 3  # more if the job was retried again before it could start
 
 
 async def test_stops_when_another_process_takes_its_lease(api, consumer):
