@@ -18,7 +18,7 @@ async def _run(place: Place) -> Observations:
     await place.apply(_workflow(place))
     await place.becomes(lambda: _phase(place, "company"), "Succeeded", "the workflow succeeds")
     nodes = (await _read(place, "company"))["status"]["nodes"].values()
-    pods = {one["displayName"].removeprefix("company."): one for one in nodes if one["type"] == "Pod"}
+    pods = {node["displayName"].removeprefix("company."): node for node in nodes if node["type"] == "Pod"}
     values = {name: _parameters(pod) for name, pod in sorted(pods.items())}
     seen: dict[str, Any] = {
         "pods": sorted(f"{name} {pod['phase']} {_exit_code(pod)}" for name, pod in pods.items()),
@@ -56,20 +56,24 @@ async def _install(place: Place) -> None:
     image = place.import_program("workflow-controller", "/bin/workflow-controller")
     root = place.tools.modules["argoexec"] / "manifests"
     objects = [
-        one
+        body
         for path in sorted((root / "base" / "crds" / "minimal").glob("argoproj.io_*.yaml"))
-        for one in manifests.read(path)
+        for body in manifests.read(path)
     ]
     for part in ("base/workflow-controller", "namespace-install/workflow-controller-rbac"):
         objects += await manifests.rendered(root / part)
     for part in ("executor/emissary/executor-role.yaml", "executor-default-rolebinding.yaml"):
         objects += manifests.read(root / "quick-start" / "base" / part)
-    for one in objects:
-        if one["kind"] == "Deployment":
+    for body in objects:
+        if body["kind"] == "Deployment":
             # A lower cluster need not have the class.
-            one["spec"]["template"]["spec"].pop("priorityClassName")
+            body["spec"]["template"]["spec"].pop("priorityClassName")
     await place.install(
-        *(manifests.in_namespace(one, place.namespace) for one in objects if one["kind"] != "PriorityClass"),
+        *(
+            manifests.in_namespace(body, place.namespace)
+            for body in objects
+            if body["kind"] != "PriorityClass"
+        ),
         images={"workflow-controller": image},
         arguments={"workflow-controller": ["--namespaced", f"--executor-image={executor}"]},
     )
@@ -147,7 +151,7 @@ async def _phase(place: Place, name: str) -> str:
 
 
 def _parameters(node: dict[str, Any]) -> list[str]:
-    return [one["value"] for one in node.get("outputs", {}).get("parameters", [])]
+    return [output["value"] for output in node.get("outputs", {}).get("parameters", [])]
 
 
 def _exit_code(node: dict[str, Any]) -> str:

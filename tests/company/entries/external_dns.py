@@ -68,12 +68,12 @@ async def _run(place: Place) -> Observations:
 async def _published(place: Place) -> list[dict[str, Any]]:
     """Return the manifest with the sources and the provider of this job."""
     objects = await manifests.rendered(place.tools.modules["external-dns"] / "kustomize")
-    for one in objects:
-        for subject in one.get("subjects", []):
+    for body in objects:
+        for subject in body.get("subjects", []):
             subject["namespace"] = place.namespace
-        if one["kind"] == "Deployment":
-            one["spec"]["template"]["spec"]["containers"][0]["args"] = _OPTIONS
-    return [manifests.in_namespace(one, place.namespace) for one in objects]
+        if body["kind"] == "Deployment":
+            body["spec"]["template"]["spec"]["containers"][0]["args"] = _OPTIONS
+    return [manifests.in_namespace(body, place.namespace) for body in objects]
 
 
 async def _records(place: Place) -> dict[str, list[str]]:

@@ -171,7 +171,7 @@ async def test_stateful_set_moves_one_pod_at_a_time():
 
 
 async def test_names_the_replacement_that_a_scheduler_refuses():
-    """With the reason, also after the move was undone, so that nobody has to search for the new pod."""
+    """With the reason, also after the move was undone, so that the user need not search for the new pod."""
     cluster = draining_cluster()
     owner = ReplicaSets(cluster, replicas=2, ready_after=None)
     owner.is_refused = True
