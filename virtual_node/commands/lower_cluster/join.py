@@ -360,9 +360,9 @@ async def _run_probe(
         seconds = event_loop.now() - started
         if is_tunnelled:
             await tunnel.prove(upper, namespace, _PROBE, seconds=options.timeout)
+        say("probe", f"a pod ran on {node} after {seconds:.0f} s; removing it")
     finally:
         await _remove_probe(upper, lower, namespace)
-    say("probe", f"a pod ran on {node} after {seconds:.0f} s, and is removed")
 
 
 async def _why_not_running(
@@ -380,7 +380,15 @@ async def _why_not_running(
 
 
 async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
-    """Delete the upper namespace, and wait until the virtual node has also removed the lower one."""
+    """Delete the pod and the upper namespace, and wait until the virtual node has also removed the lower one."""
+
+    async def has_no_pod() -> bool:
+        return await find(upper, resources.PODS, _PROBE, namespace=namespace) is None
+
+    # The pod first: the controller of a namespace that still has a pod looks again only after five seconds.
+    with contextlib.suppress(NotFound):
+        await upper.delete(resources.PODS, _PROBE, namespace=namespace)
+        await waiting.until(has_no_pod, seconds=_REMOVAL)
     with contextlib.suppress(NotFound):
         await upper.delete(resources.NAMESPACES, namespace)
 
