@@ -130,6 +130,7 @@ class OwnWrites(Generic[K]):
         finally:
             _current.reset(token)
             if writes:
+                self._drop_old()
                 self._writes[key] = writes
 
     def must_wait(self, key: K) -> bool:
@@ -146,6 +147,17 @@ class OwnWrites(Generic[K]):
         self._waiting.add(key)
         self._skips.inc()
         return True
+
+    def _drop_old(self) -> None:
+        """Forget writes that no key waits for any more. Many keys are not reconciled again after their last write."""
+        now = asyncio.get_running_loop().time()
+        while self._writes:
+            oldest = next(iter(self._writes))  # ``must_wait`` removes a key before its next writes
+            if oldest in self._waiting or any(
+                now - one.at < _PATIENCE for one in self._writes[oldest].values()
+            ):
+                break
+            del self._writes[oldest]
 
     def is_waiting(self, key: K) -> bool:
         """Report whether a key was queued before the caches showed our last writes for it, so that it must run again."""

@@ -18,6 +18,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from controller_runtime import consistency
+from controller_runtime.apimachinery.matching import parse_selector
 from controller_runtime.cache.reflector import Reflector
 from controller_runtime.client.client import Client, find_listed
 from controller_runtime.client.collection import ObjectSelection
@@ -119,6 +120,8 @@ class Informer:
         self._after = after
         self._left_out: set[str] = set()
         """Namespaces of objects that ``keep`` refused since the last list began; not all, if they are too many."""
+        self._namespace = selection.get("namespace")
+        self._selects = parse_selector(selection.get("label_selector") or "")
         self._expected: dict[str, Object] = {}
         """Objects that the server has stored and that were not read yet, by key."""
         self._transform = _unchanged if transform is None else _guarded(transform)
@@ -263,13 +266,15 @@ class Informer:
         """Record an object that exists and that the cache may not show yet.
 
         If it is deleted before the cache shows it, and the cache lists instead of reading all events, handlers get the
-        deletion, which nothing else reports.
+        deletion, which nothing else reports. An object that is not in the selection is ignored.
         """
+        if not self._selects(created.labels) or self._namespace not in {None, created.namespace}:
+            return
         while self._expected:
             oldest = next(iter(self._expected.values()))
             if not self.has_read(oldest.resource_version):
                 break
-            del self._expected[oldest.key]  # not in the selection
+            del self._expected[oldest.key]  # not in the field selection
         cached = self.store.get(created.key)
         if cached is not None and cached.uid == created.uid:
             return

@@ -130,3 +130,16 @@ async def test_a_key_does_not_wait_for_an_ended_cache():
     scene = _Scene("ended", cache)
     await scene.run(10, {3.5: scene.end})
     assert scene.times == [0, 4]
+
+
+async def test_writes_that_no_key_waits_for_are_forgotten():
+    """A key that is not reconciled again keeps its last writes for half a minute, not for ever."""
+    cache, client = _Cache(), object()
+    writes: consistency.OwnWrites[int] = consistency.OwnWrites("many")
+    with consistency.following(client, resources.PODS, cache):
+        for key in range(100):
+            with writes.noting(key):
+                consistency.wrote(client, resources.PODS, _pod(7))
+            await asyncio.sleep(1)
+        assert len(writes._writes) == 30
+        assert [writes.must_wait(key) for key in range(100)] == [False] * 71 + [True] * 29

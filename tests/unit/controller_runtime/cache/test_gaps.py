@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from controller_runtime.errors import BadRequest, ConnectionFailed, Expired, Unavailable, error_from_status
-from controller_runtime.objects import WatchEvent
+from controller_runtime.objects import WatchEvent, from_dict
+from tests import objects
 from tests.fakes.apiserver.client import bookmark
-from tests.unit.controller_runtime.cache.conftest import RestlessServer, make, pod
+from tests.unit.controller_runtime.cache.conftest import Recorder, RestlessServer, make, pod
 
 pytestmark = pytest.mark.looptime
 
@@ -127,6 +128,20 @@ async def test_an_object_is_delivered_as_deleted_if_the_answer_to_its_creation_i
     recorder.informer.expect(pod("kept", 4))
     recorder.informer.expect(pod("lost", 5))
     assert recorder.calls == [("delete", "lost", "5")]
+
+
+async def test_an_object_that_an_informer_does_not_select_is_not_expected(server):
+    """By labels or namespace; the process creates many objects that some of its informers never show."""
+    informers = [
+        Recorder(make(server, label_selector="app!=web")),
+        Recorder(make(server, namespace="elsewhere")),
+        Recorder(make(server, label_selector="app=web", namespace="shop")),
+    ]
+    created = from_dict(objects.pod("a", labels={"app": "web"}, metadata={"resourceVersion": "5"}))
+    for recorder in informers:
+        recorder.informer.expect(created)
+        await recorder.informer.replace([], "9")
+    assert [recorder.calls for recorder in informers] == [[], [], [("delete", "a", "5")]]
 
 
 async def test_an_event_of_an_earlier_object_does_not_end_the_expectation(server, following):
