@@ -127,6 +127,17 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         return None if self._spec is None else decode(self._spec)
 
     @property
+    def node_name(self) -> str:
+        """Return ``spec.nodeName``, the node of a pod, and decode nothing else. Empty: it has none, or not a text."""
+        if self._spec is None:
+            return ""
+        try:
+            name = _decode_binding(self._spec).node_name
+        except msgspec.DecodeError:
+            return ""
+        return name if isinstance(name, str) else ""
+
+    @property
     def status(self) -> Any:
         """Return ``status``, decoded at each call; None if absent."""
         return None if self._status is None else decode(self._status)
@@ -307,6 +318,13 @@ Fields = dict[str, msgspec.Raw]
 """JSON of top-level fields by name; views of a larger text, which they keep in memory."""
 
 
+class _Binding(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's spec that names its node."""
+
+    node_name: Any = None
+
+
+_decode_binding = decoder(_Binding)
 _decode_fields = decoder(Fields)
 _decode_meta = decoder(ObjectMeta)
 _decode_string: Callable[[msgspec.Raw], str] = decoder(_Short)

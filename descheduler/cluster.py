@@ -41,7 +41,7 @@ class ClusterView:
 
     def is_on_virtual_node(self, pod: Object) -> bool:
         """Report whether a pod is bound to a selected virtual node."""
-        return self.is_virtual((pod.spec or {}).get("nodeName") or "")
+        return self.is_virtual(pod.node_name)
 
     def on_virtual_node(self, key: str) -> Object | None:
         """Return the pod with a key if it is bound to a selected virtual node."""
@@ -50,7 +50,7 @@ class ClusterView:
 
     def may_run_unseen(self, pod: Object) -> bool:
         """Report whether a pod may run in a lower cluster that does not answer."""
-        node = self.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        node = self.nodes.store.get(pod.node_name)
         return node is not None and movable.may_run_unseen(
             {"annotations": pod.annotations}, pod.status, node.status
         )
@@ -63,7 +63,7 @@ class ClusterView:
 
     def provision_seconds(self, pod: Object) -> float:
         """Return the seconds for which a bound pod must not be moved, because its lower cluster may add a node; 0: it adds none."""
-        node = self.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        node = self.nodes.store.get(pod.node_name)
         text = node.annotations.get(names.ANNOTATION_PROVISION_SECONDS) if node is not None else None
         try:
             return float(text) + MARGIN_SECONDS if text else 0.0
@@ -95,7 +95,7 @@ class ClusterView:
 
     def alternatives(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
         """Return the other virtual nodes that admit the pod; arguments as in ``open_nodes_for``."""
-        here = (pod.spec or {}).get("nodeName")
+        here = pod.node_name
         return [node for node in self.open_nodes_for(pod, among) if node.name != here]
 
     def pods_on(self, node: str) -> list[Object]:

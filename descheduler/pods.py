@@ -107,7 +107,7 @@ def pick(found: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
 
 def by_node(pod: Object) -> Iterable[str]:
     """Return the values of ``INDEX_NODE``: the name of the pod's node; ``""`` for a pending pod."""
-    return ((pod.spec or {}).get("nodeName") or "",)
+    return (pod.node_name,)
 
 
 def by_division(pod: Object) -> Iterable[str]:

@@ -156,5 +156,5 @@ def _server(
 
 def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
     """Write an Event with the agents' answers about a newly bound pod, if there are any."""
-    if message := extender.settle(pod.uid, (pod.spec or {}).get("nodeName", "")):
+    if message := extender.settle(pod.uid, pod.node_name):
         recorder.event(pod, "Normal", REASON, message)

@@ -76,7 +76,7 @@ def bound_pods(client: Client) -> Informer:
         transform=shrink,
         indexers={
             BY_UID: lambda pod: [pod.uid],
-            BY_NODE: lambda pod: [(pod.spec or {}).get("nodeName", "")],
+            BY_NODE: lambda pod: [pod.node_name],
             BY_GROUP: group_key,
             BY_NATIVE_GROUP: lambda pod: [key] if (key := native_key(pod.namespace, pod.spec)) else [],
         },
@@ -200,4 +200,4 @@ def priority_of(pod: Object) -> int:
 
 def node_of(pod: Object) -> str:
     """Return the upper node of a pod; empty: not bound."""
-    return str((pod.spec or {}).get("nodeName") or "")
+    return pod.node_name

@@ -44,12 +44,12 @@ def new_costs(found: Sequence[Object], cluster_of: Callable[[str], str]) -> dict
         cluster_of: returns the lower cluster of a node.
     """
     mine = sorted(
-        (pod for pod in found if is_ours(pod) and pods.is_active(pod) and (pod.spec or {}).get("nodeName")),
+        (pod for pod in found if is_ours(pod) and pods.is_active(pod) and pod.node_name),
         key=lambda pod: (pods.created(pod), pod.name),
     )
     by_cluster: dict[str, list[Object]] = defaultdict(list)
     for pod in mine:
-        by_cluster[cluster_of((pod.spec or {})["nodeName"])].append(pod)
+        by_cluster[cluster_of(pod.node_name)].append(pod)
     counts = Counter({cluster: len(there) for cluster, there in by_cluster.items()})
     if len(mine) * len(counts) > _MOST_WORK or (weights := _weights(mine, counts)) is None:
         return {}
@@ -88,7 +88,7 @@ _WORKERS = 2
 _BATCH = 100
 """Number of a ReplicaSet's pods that are written before the next ReplicaSet's, so that one user cannot delay others."""
 _ASPECTS: tuple[Callable[[Object], object], ...] = (
-    lambda pod: (pod.spec or {}).get("nodeName"),
+    lambda pod: pod.node_name,
     pods.is_active,
     lambda pod: pod.annotations,
     lambda pod: pod.metadata.owner_references,

@@ -158,7 +158,7 @@ class Departures:
             namespace=pod.namespace,
             pod_name=pod.name,
             old_uid=pod.uid,
-            node=(pod.spec or {}).get("nodeName") or "",
+            node=pod.node_name,
             strategy=request.strategy,
             reason=request.reason,
             owner_name=owner["name"],

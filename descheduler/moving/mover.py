@@ -192,7 +192,7 @@ class Mover:
         return outcome
 
     async def _judge(self, pod: Object, request: Move) -> Outcome:
-        node = (pod.spec or {}).get("nodeName") or ""
+        node = pod.node_name
         if why := self.why_not_movable(pod, local_storage=request.local_storage):
             return self._reports.stays(pod, why, cause="not evictable")
         if not request.force and self.view.may_run_unseen(pod):

@@ -100,7 +100,7 @@ class Drain(Strategy):
             self.controller.enqueue(node.name)
 
     def _pod_changed(self, pod: Object) -> None:
-        node = (pod.spec or {}).get("nodeName") if self._drains else None
+        node = pod.node_name if self._drains else None
         if node in self._drains:
             self.controller.queue.add_after(node, _SETTLE)
 
@@ -237,7 +237,7 @@ class Drain(Strategy):
             return before
         move = Move(
             strategy=self.name,
-            reason=f"{(pod.spec or {}).get('nodeName')} is being drained",
+            reason=f"{pod.node_name} is being drained",
             avoid=False,  # the node is cordoned
             counts=False,
             timeout=request.pod_timeout_seconds,

@@ -69,7 +69,7 @@ def excess(owned: Sequence[Object], nodes: Sequence[str]) -> list[tuple[Object, 
     fair = math.ceil(len(owned) / len(nodes))
     here: dict[str, list[Object]] = {name: [] for name in nodes}
     for pod in owned:
-        here.setdefault((pod.spec or {}).get("nodeName") or "", []).append(pod)
+        here.setdefault(pod.node_name, []).append(pod)
     room = sum(max(0, fair - len(here[name])) for name in nodes)
     chosen: list[tuple[Object, str]] = []
     for name, crowd in here.items():

@@ -215,7 +215,7 @@ class StaleCluster(Strategy):
     # --- pods -------------------------------------------------------------------------------------
 
     def _pod_changed(self, pod: Object) -> None:
-        if self.is_lost((pod.spec or {}).get("nodeName") or ""):
+        if self.is_lost(pod.node_name):
             self.pods.enqueue(pod.key)
 
     def _pod_to_move(self, key: str) -> tuple[Object, Object] | None:
@@ -223,7 +223,7 @@ class StaleCluster(Strategy):
         pod = self.context.view.pods.store.get(key)
         if pod is None:
             return None
-        node = self.context.view.nodes.store.get((pod.spec or {}).get("nodeName") or "")
+        node = self.context.view.nodes.store.get(pod.node_name)
         if (
             node is None
             or not self.is_lost(node.name)

@@ -69,7 +69,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
         None for a pod that is unbound, being deleted, started or only slow (pulling an image is not a failure).
     """
     status = pod.status or {}
-    if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not (pod.spec or {}).get("nodeName"):
+    if status.get("phase") != pods.PENDING or not pods.is_active(pod) or not pod.node_name:
         return None
     scheduled = condition(status, "PodScheduled")
     moved = _moment(scheduled.get("lastTransitionTime"), pod)
@@ -93,7 +93,7 @@ def find(pod: Object, *, failures: Collection[str] = (), waiting: Collection[str
 
 def is_waiting_for_node(pod: Object) -> bool:
     """Report whether the upper scheduler has found no node for the pod."""
-    unbound = not (pod.spec or {}).get("nodeName")
+    unbound = not pod.node_name
     return unbound and pods.is_active(pod) and condition(pod.status, "PodScheduled").get("status") == "False"
 
 
@@ -166,7 +166,7 @@ class Unschedulable(Strategy):
         self.controller.needs_node.discard(key)
         if pod is None:
             return None
-        if not (pod.spec or {}).get("nodeName"):
+        if not pod.node_name:
             return await self._release(pod)
         found = self.judge(pod)
         if found is None:

@@ -91,7 +91,7 @@ class DividedPods:
         self.forget(pod.uid)
         self._uncount(pod.uid)
         controller = controller_key(pod.namespace, pod.metadata.owner_references)
-        node = (pod.spec or {}).get("nodeName") or ""
+        node = pod.node_name
         is_divided = bool(pod.annotations.get(names.ANNOTATION_DIVISION))
         if controller and is_divided and pod.metadata.deletion_timestamp is None:
             self._bound[pod.uid] = controller, node

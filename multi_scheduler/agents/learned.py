@@ -363,7 +363,7 @@ class LearnedAgent(ViewAgent[LearnedSettings]):
         return [1.0, *(clamp(one) for one in found)]
 
     def _bound(self, pod: Object) -> None:
-        if not self.memory.bound(pod.uid, (pod.spec or {}).get("nodeName", ""), time.monotonic()):
+        if not self.memory.bound(pod.uid, pod.node_name, time.monotonic()):
             return
         if (pod.status or {}).get("phase", "") != PENDING:
             self._learn(pod.uid, runs=True)

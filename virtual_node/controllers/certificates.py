@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,7 +49,7 @@ from virtual_node.translate.pods.pod_certificates import (
     Request,
     TrustSource,
 )
-from virtual_node.translate.pods.service_account import account_of, mounted_names
+from virtual_node.translate.pods.service_account import account_of
 
 _WORKERS = 4
 _RECHECK = 60.0
@@ -222,11 +222,14 @@ class CertificateController:
         async with self._locks.of(upper.uid):
             return await self._sync(upper, upper_pod, options)
 
-    def adopt(self, upper: Object) -> None:
-        """Keep the Secret of a lower pod that an earlier process created."""
-        lower = self.caches.pods.lower_of(upper)
-        name = pod_certificates.secret_name(upper.name, upper.uid)
-        if lower is not None and name in mounted_names(lower.to_dict()["spec"]):
+    def adopt(self, upper: Object, mounted: Collection[str]) -> None:
+        """Keep the Secret of a lower pod that an earlier process created.
+
+        Args:
+            upper: its upper pod.
+            mounted: names of the Secrets that the projected volumes of the lower pod contain.
+        """
+        if pod_certificates.secret_name(upper.name, upper.uid) in mounted:
             self._queue.queue.add(upper.uid)
 
     def forget_pod(self, uid: str) -> None:

@@ -301,7 +301,7 @@ def pods(caches: PodCaches) -> MirroredKind:
     """Return the pods of our virtual nodes."""
 
     def node_of(upper: Object) -> str:
-        return str((upper.spec or {}).get("nodeName", ""))
+        return upper.node_name
 
     return MirroredKind("Pod", caches.lower, caches.upper.values(), INDEX_LOWER_KEY, caches.upper_of, node_of)
 

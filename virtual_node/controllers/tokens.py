@@ -18,7 +18,7 @@ import asyncio
 import base64
 import contextlib
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -151,14 +151,17 @@ class IdentityController:
         self._schedule(secret.id, first_expiry)
         return []
 
-    def adopt(self, upper: Object) -> None:
-        """Keep the token Secrets of a lower pod that an earlier process created; recreate a missing Secret."""
-        lower = self.caches.pods.lower_of(upper)
-        upper_pod = upper.to_dict()
+    def adopt(self, upper_pod: Mapping[str, Any], mounted: Collection[str]) -> None:
+        """Keep the token Secrets of a lower pod that an earlier process created; recreate a missing Secret.
+
+        Args:
+            upper_pod: its upper pod.
+            mounted: names of the Secrets that the projected volumes of the lower pod contain.
+        """
         options = self._options_of(upper_pod)
-        if lower is None or not options.service_accounts:
+        if not options.service_accounts:
             return
-        for secret in service_account.mounted_token_secrets(upper_pod, lower.spec or {}, options):
+        for secret in service_account.mounted_token_secrets(upper_pod, mounted, options):
             self._shared.use(secret, upper_pod)
             if secret.id not in self._named:
                 self.controller.queue.add(secret.id)
@@ -207,11 +210,14 @@ class IdentityController:
         Pods that were not in both caches at start have not been adopted.
         """
         namespace, name = self._named.get(of, ("", ""))
-        mounted = service_account.mounted_names
-        readers = [pod for pod in self.caches.pods.lower_pods_in(namespace) if name in mounted(pod.spec)]
-        for pod in readers:
-            if (upper := self.caches.pods.upper_pod(pod.labels.get(names.LABEL_UPPER_UID, ""))) is not None:
-                self.adopt(upper)
+        pods = self.caches.pods
+        mounted = (
+            (pod, service_account.mounted_names(pod.spec or {})) for pod in pods.lower_pods_in(namespace)
+        )
+        readers = [(pod, secrets) for pod, secrets in mounted if name in secrets]
+        for pod, secrets in readers:
+            if (upper := pods.upper_of(pod)) is not None:
+                self.adopt(upper.to_dict(), secrets)
         return bool(readers)
 
     async def _reconcile_unread(self, of: str, shared: SharedSecret) -> Result | None:
@@ -283,7 +289,7 @@ class IdentityController:
                 shared.deleted()
             self.controller.queue.add(of)
 
-    def _options_of(self, upper_pod: dict[str, Any]) -> PodOptions:
+    def _options_of(self, upper_pod: Mapping[str, Any]) -> PodOptions:
         return self.context.options[upper_pod["spec"]["nodeName"]]
 
     def _where(self, upper_pod: dict[str, Any], secret: TokenSecret) -> Where:

@@ -179,7 +179,7 @@ class Members:
             return Homes()
         clusters, domains = set(), set()
         for pod in self.state.bound_pods.of_group(group.key):
-            node = self._nodes.get((pod.spec or {}).get("nodeName", ""))
+            node = self._nodes.get(pod.node_name)
             if node is None or node.cluster not in self.state.clusters:
                 continue
             clusters.add(node.cluster)

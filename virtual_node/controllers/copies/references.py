@@ -184,15 +184,15 @@ class DependencyController:
             return unreadable(f"{key.kind}s", error, where=f"lower cluster {self.context.name}")
         return None
 
-    def claim(self, upper: Object, lower: Object) -> None:
-        """Register the dependencies of a lower pod that an earlier process created.
+    def knows(self, uid: str) -> bool:
+        """Report whether the dependencies of an upper pod are registered."""
+        return uid in self._needs
 
-        Its copies are kept and updated. Repeated calls have no effect.
-        """
-        if upper.uid in self._needs:
-            return
-        keys = self._keys(upper.namespace, as_admitted(upper.to_dict(), lower.to_dict()))
-        self._note_needs(upper.uid, keys)
+    def claim(self, upper_pod: dict[str, Any], lower_pod: dict[str, Any]) -> None:
+        """Register the dependencies of a lower pod that an earlier process created. Its copies are kept and updated."""
+        metadata = upper_pod["metadata"]
+        keys = self._keys(metadata["namespace"], as_admitted(upper_pod, lower_pod))
+        self._note_needs(metadata["uid"], keys)
         for key in keys:
             self.controller.queue.add(key)
 

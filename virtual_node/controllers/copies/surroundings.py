@@ -292,7 +292,7 @@ def _state(pod: Object) -> LowerPod:
         pod.namespace,
         pod.name,
         pod.uid,
-        (pod.spec or {}).get("nodeName", ""),
+        pod.node_name,
         is_ready=is_true(status, "Ready") and not is_finished(status),
         is_terminating=pod.metadata.deletion_timestamp is not None,
     )

@@ -182,7 +182,7 @@ class PodController:
 
     def _work(self, upper: Object, lower: Object | None) -> Histogram:
         """Return the measure of a step for a pod, with the operation as a kubelet names it."""
-        name = str((upper.spec or {}).get("nodeName"))
+        name = upper.node_name
         operation = "kill" if upper.metadata.deletion_timestamp else "create" if lower is None else "sync"
         return self.context.pod_work[name].labels(operation)
 

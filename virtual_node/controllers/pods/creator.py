@@ -47,6 +47,7 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lost_fields, lower_pod
 from virtual_node.translate.pods.lost_fields import LostField
+from virtual_node.translate.pods.service_account import mounted_names
 
 _TOO_LARGE_CHECK = 60.0
 """Seconds until a check whether a pod that was too large, or an object that it is translated with, has changed."""
@@ -88,14 +89,17 @@ class PodCreator:
         """Until which loop time the lower cluster is believed to drop a field without which pods must not run, by its version and path."""
 
     def adopt(self, upper: Object, lower: Object) -> None:
-        """Keep the dependencies of a lower pod that an earlier process created."""
-        self.dependencies.claim(upper, lower)
+        """Keep the dependencies of a lower pod that an earlier process created. Repeated calls have no effect."""
+        if not self.dependencies.knows(upper.uid):
+            self.dependencies.claim(upper.to_dict(), lower.to_dict())
 
     def found_at_start(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
-        self.adopt(upper, lower)
-        self.identities.adopt(upper)
-        self.certificates.adopt(upper)
+        upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
+        self.dependencies.claim(upper_pod, lower_pod)
+        mounted = mounted_names(lower_pod.get("spec") or {})
+        self.identities.adopt(upper_pod, mounted)
+        self.certificates.adopt(upper, mounted)
 
     def forget_pod(self, uid: str) -> None:
         """Remove what only this pod needed in the lower cluster; its upper pod is gone."""
@@ -149,7 +153,7 @@ class PodCreator:
         return _Translated(upper_pod, body, None, budget)
 
     async def _create(self, upper: Object, record: PodRecord) -> Result | None:
-        options = self.context.options[(upper.spec or {})["nodeName"]]
+        options = self.context.options[upper.node_name]
         namespace = options.namespace_map(upper.namespace)
         translated = await run_apart(lambda: self._translated(upper, options), size=upper.size)
         upper_pod, body = translated.upper_pod, translated.body
@@ -213,7 +217,7 @@ class PodCreator:
         """Delete a lower pod that lacks fields which it needs, if the response to its creation was lost; None: it stays."""
         if not record.creation.sent or record.creation.is_compared:
             return None
-        options = self.context.options[(upper.spec or {})["nodeName"]]
+        options = self.context.options[upper.node_name]
         body = (await run_apart(lambda: self._translated(upper, options), size=upper.size)).body
         if not body or not (lost := await self._lost(upper, record, body, lower.to_dict())):
             return None

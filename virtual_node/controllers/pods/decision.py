@@ -236,7 +236,7 @@ def disruption(upper: Object, last: Object | None, node: Object | None, *, is_re
 
 def node_name(upper: Object, last: Object | None) -> str:
     """Return the lower node that a lost pod ran on; empty: unknown. A user who forges the annotation affects only this pod."""
-    name = (last.spec or {}).get("nodeName") if last is not None else None
+    name = last.node_name if last is not None else None
     return str(name or upper.annotations.get(names.ANNOTATION_LOWER_NODE) or "")
 
 
@@ -256,7 +256,7 @@ def seconds_left(lower: Object, now: datetime) -> float | None:
 
 def _growth_seconds(upper: Object, lower: Object, rules: Rules, now: datetime) -> float:
     """Return for how many more seconds a pod without room may wait for a new node of its lower cluster; 0: not any more."""
-    limit = rules.provision.get((upper.spec or {}).get("nodeName", ""))
+    limit = rules.provision.get(upper.node_name)
     if limit is None:
         return 0.0
     try:

@@ -262,7 +262,7 @@ class PodRecord:
             return
         if lower.memory > _LARGE:
             status = rebuilt(lower.status or {}, containers=containers)
-            name = (lower.spec or {}).get("nodeName")
+            name = lower.node_name
             spec = {"nodeName": name} if is_name(name) else {}
             lower = Object(lower.metadata, lower.api_version, lower.kind).with_fields(
                 spec=spec, status=status

@@ -187,7 +187,7 @@ class StatusWriter:
 
     def _zones(self, upper: Object, lower: Object) -> dict[str, str]:
         """Return the labels with the zone and region of the lower pod that the upper pod lacks."""
-        options = self.context.options.get((upper.spec or {}).get("nodeName", ""))
+        options = self.context.options.get(upper.node_name)
         if options is None or is_stub(upper):
             return {}
         return downward_api.zones_to_report(upper.labels, lower.labels, options.labels)
@@ -294,7 +294,7 @@ def _changed_annotations(upper: Object, lower: Object, devices: str) -> dict[str
 
     A user may have changed them, or created the pod from the manifest of another pod, which has its own.
     """
-    name = (lower.spec or {}).get("nodeName")
+    name = lower.node_name
     current: dict[str, str | None] = {names.ANNOTATION_LOWER_NODE: name if is_name(name) else None}
     if len(lower.uid) <= _LONGEST_UID:
         current[names.ANNOTATION_LOWER_UID] = proof_of_mirroring(lower.uid, upper.uid)

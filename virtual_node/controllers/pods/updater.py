@@ -71,7 +71,7 @@ class PodUpdater:
             if sync.followed == metadata_digest(lower):
                 return
         shown, lower = lower, sync.written or lower
-        node = (upper.spec or {})["nodeName"]
+        node = upper.node_name
         try:
             plan = await run_apart(
                 partial(

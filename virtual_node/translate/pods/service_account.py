@@ -225,10 +225,9 @@ def possible_token_secrets(pod: Mapping[str, Any], options: PodOptions) -> list[
 
 
 def mounted_token_secrets(
-    pod: Mapping[str, Any], lower_spec: Mapping[str, Any], options: PodOptions
+    pod: Mapping[str, Any], mounted: Collection[str], options: PodOptions
 ) -> list[TokenSecret]:
-    """Return the Secrets that an existing lower pod of an upper pod gets its tokens from."""
-    mounted = mounted_names(lower_spec)
+    """Return the Secrets of an upper pod's tokens among those that its lower pod mounts (``mounted_names``)."""
     # Searched even if new pods get no tokens now, because an older lower pod may have them.
     return [secret for secret in _any_secrets(pod, options) if secret.name in mounted]
 

@@ -152,7 +152,7 @@ async def test_an_unused_copy_is_deleted_after_a_restart():
 async def test_a_running_pod_keeps_its_copy_across_a_restart():
     """A container that restarts later must still find its ConfigMap."""
     async with running() as scene:
-        scene.controller.claim(user(), user())
+        scene.controller.claim(user().to_dict(), user().to_dict())
         await asyncio.sleep(600)
         assert scene.lower.deleted == []
 
@@ -161,7 +161,7 @@ async def test_a_used_copy_is_updated_after_a_restart():
     """The copy gets upper changes made during the downtime."""
     async with running() as scene:
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
-        scene.controller.claim(user(), user())
+        scene.controller.claim(user().to_dict(), user().to_dict())
         await asyncio.sleep(1)
         assert scene.lower.patched == ["shop/settings"]
 
@@ -186,7 +186,7 @@ async def test_objects_of_overrides_are_needed_like_those_of_the_pod():
 
 async def test_a_used_copy_is_deleted_after_its_pod():
     async with running() as scene:
-        scene.controller.claim(user(), user())
+        scene.controller.claim(user().to_dict(), user().to_dict())
         await asyncio.sleep(1)
         scene.controller.forget_pod("p-1")
         await asyncio.sleep(120)
@@ -196,7 +196,7 @@ async def test_a_used_copy_is_deleted_after_its_pod():
 async def test_a_copy_is_patched_with_a_uid_precondition():
     async with running() as scene:
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
-        scene.controller.claim(user(), user())
+        scene.controller.claim(user().to_dict(), user().to_dict())
         await asyncio.sleep(1)
         assert scene.lower.uids == ["u-settings"]
 
@@ -207,7 +207,7 @@ async def test_an_unmanaged_object_in_place_of_a_copy_is_not_replaced():
         causes = {"details": {"causes": [{"field": "metadata.uid"}]}}
         scene.lower.refusal = Invalid("metadata.uid: field is immutable", status=causes)
         scene.watches.objects["shop/settings"] = config_map("settings", {"a": "2"})
-        scene.controller.claim(user(), user())
+        scene.controller.claim(user().to_dict(), user().to_dict())
         await asyncio.sleep(5)
         assert scene.lower.deleted == []
         assert len(scene.lower.uids) > 1  # it is retried

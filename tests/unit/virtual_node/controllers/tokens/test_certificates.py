@@ -262,7 +262,7 @@ async def test_a_new_process_keeps_certificates_and_deletes_secrets_without_a_po
     async with running(upper=scene.upper, lower=scene.lower) as scene:
         pod = scene.caches.upper_pod(UID)
         assert pod is not None
-        scene.certificates.adopt(pod)
+        scene.certificates.adopt(pod, {KEY.partition("/")[2]})
         await asyncio.sleep(120)
         assert (scene.upper.requests, scene.lower.the("secrets", KEY)) == (1, before)
         scene.upper.remove("pods", "shop/web")
@@ -286,7 +286,7 @@ async def test_a_secret_that_others_labelled_does_not_keep_the_key_of_a_deleted_
     async with running(upper=scene.upper, lower=scene.lower) as scene:
         pod = scene.caches.upper_pod(UID)
         assert pod is not None
-        scene.certificates.adopt(pod)
+        scene.certificates.adopt(pod, {KEY.partition("/")[2]})
         await asyncio.sleep(5)
         scene.upper.remove("pods", "shop/web")
         scene.lower.remove("pods", "shop/web")
