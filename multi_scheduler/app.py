@@ -8,6 +8,7 @@ import os
 import socket
 from functools import partial
 
+from clusterset.model import names
 from controller_runtime import log
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
@@ -23,7 +24,7 @@ from multi_scheduler.bound_pods import BoundPods, bound_pods, caught_up
 from multi_scheduler.certificates import ExtenderCertificates
 from multi_scheduler.directory import NodeDirectory
 from multi_scheduler.extender.active import ActiveReplica, lease_candidate
-from multi_scheduler.extender.extender import REASON, Extender, Weighted
+from multi_scheduler.extender.extender import Extender, Weighted
 from multi_scheduler.extender.server import ExtenderServer
 from multi_scheduler.program import PROGRAM, SchedulerSettings
 from multi_scheduler.safe_scheduler import SafeScheduler, read_settings
@@ -157,4 +158,4 @@ def _server(
 def _record_event(pod: Object, extender: Extender, recorder: EventRecorder) -> None:
     """Write an Event with the agents' answers about a newly bound pod, if there are any."""
     if message := extender.settle(pod.uid, pod.node_name):
-        recorder.event(pod, "Normal", REASON, message)
+        recorder.event(pod, "Normal", names.EVENT_SCORED, message)

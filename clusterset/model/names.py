@@ -172,6 +172,8 @@ ANNOTATION_DRAIN = f"{DOMAIN}/drain"
 """On a virtual node: requests that the descheduler moves all pods off it. JSON, may be empty."""
 ANNOTATION_DRAIN_STATUS = f"{DOMAIN}/drain-status"
 """On a virtual node: JSON with the progress of the drain."""
+EVENT_SCORED = "NodeScored"
+"""Reason of the multi-scheduler's Event about a pod, with its agents' answers about the candidate nodes."""
 
 # --- tensile-kube's, unchanged --------------------------------------------------------------------
 LABEL_VIRTUAL_POD = "virtual-pod"

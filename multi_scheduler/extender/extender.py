@@ -26,8 +26,6 @@ from multi_scheduler.virtual_node import VirtualNode
 T = TypeVar("T")
 _READ_SECONDS = 5.0
 """Seconds that a call waits for the list of virtual nodes; half of the timeout in ``scheduler_configuration``."""
-REASON = "NodeScored"
-"""Reason of the Event; the web page selects Events by it."""
 _PODS = 1000
 """Number of pods with remembered answers. Above it, the pod with the oldest last answer is dropped."""
 _SECONDS = 900.0

@@ -276,9 +276,9 @@ def _print_scores(found: Sequence[Score], decision: str) -> None:
     output.table(
         ("AGENT", "NODE", "SCORE", "WEIGHT", "REASON"),
         rows,
-        empty=f"{decision} (event {SCORED})"
+        empty=f"{decision} (event {names.EVENT_SCORED})"
         if decision
-        else f"no event {SCORED} about the pod: its scheduler has not called the multi-scheduler, the pod is not "
+        else f"no event {names.EVENT_SCORED} about the pod: its scheduler has not called the multi-scheduler, the pod is not "
         "bound yet, or the event has expired",
     )
 
@@ -317,8 +317,6 @@ def target(first: str, second: str | None) -> tuple[str, str, str]:
     return kind, namespace, name
 
 
-SCORED = "NodeScored"
-"""Reason of the Event; ``multi_scheduler/extender/extender.py`` writes its message."""
 _AGENT = re.compile(
     r"(?P<agent>[^:]+): (?:(?P<scores>.*?) \(weight (?P<weight>[^)]+)\))?(?:; )?(?:rejected: (?P<rejected>.*))?"
 )
@@ -351,7 +349,12 @@ def scores(events: Sequence[Mapping[str, Any]]) -> list[Score]:
 def decision(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the message of the newest NodeScored event in a pod's events, the oldest first; empty: there is no such event."""
     return next(
-        (str(event.get("message")) for event in reversed(events) if event.get("reason") == SCORED), ""
+        (
+            str(event.get("message"))
+            for event in reversed(events)
+            if event.get("reason") == names.EVENT_SCORED
+        ),
+        "",
     )
 
 

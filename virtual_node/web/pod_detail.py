@@ -153,8 +153,6 @@ _SPEC = ("schedulerName", "priorityClassName", "serviceAccountName", "restartPol
 """Fields of a pod's spec that are texts."""
 _VOLUME_NAMES = ("name", "secretName", "claimName", "path", "driver")
 """Fields of a volume's source that contain a name."""
-SCORED = "NodeScored"
-"""Reason of the multi-scheduler's Event with its agents' answers about the candidate nodes."""
 _MOVES = frozenset({"Rescheduled", "NotRescheduled", "WouldReschedule", "RescheduleDelayed"})
 """Reasons of the descheduler's Events."""
 _MOST_MOVES = 5
@@ -234,7 +232,12 @@ def decisions(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     """
     events = list(events)
     message = next(
-        (str(event["message"]) for event in events if event["isCurrent"] and event["reason"] == SCORED), ""
+        (
+            str(event["message"])
+            for event in events
+            if event["isCurrent"] and event["reason"] == names.EVENT_SCORED
+        ),
+        "",
     )
     bound, *agents = message.split(". Agent ") if message else ("",)
     found = [{"name": "multi-scheduler", "value": bound}] if bound else []

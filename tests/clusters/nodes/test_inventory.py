@@ -26,7 +26,6 @@ from hack.sandbox.commands.demo import configuration
 from hack.sandbox.components.scheduling import start_multi_scheduler
 from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
-from multi_scheduler.extender.extender import REASON as ANSWERED
 from tests.clusters.nodes.inventory import (
     ACCOUNT,
     CRD,
@@ -235,7 +234,7 @@ async def test_the_multi_scheduler_reads_the_cluster_of_a_profile(world: World):
     async def answered() -> bool:
         found = await upper.api.read(resources.EVENTS.path(namespace=SHOP))
         return any(
-            one["reason"] == ANSWERED and one["involvedObject"]["name"] == "scheduled"
+            one["reason"] == names.EVENT_SCORED and one["involvedObject"]["name"] == "scheduled"
             for one in found["items"]
         )
 

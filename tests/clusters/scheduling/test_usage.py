@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from clusterset.model import names
 from clusterset.model.rights import VIRTUAL_NODE
 from controller_runtime.rights import Right, resolved
 from hack.sandbox import Cluster, Sandbox
@@ -24,7 +25,6 @@ from hack.sandbox.ports import free_ports
 from hack.sandbox.process import Process
 from multi_scheduler.annotator.program import LOWER_ANNOTATE
 from multi_scheduler.annotator.program import UPPER as ANNOTATOR
-from multi_scheduler.extender.extender import REASON as SCORED
 from multi_scheduler.program import LOWER, LOWER_METRICS_API
 from tests import metrics_api, prometheus_api
 from tests.clusters.commands.test_commands import command
@@ -183,7 +183,9 @@ async def test_diagnose_explains_the_choice(world: World) -> None:
 
     async def is_scored() -> bool:
         events = (await get(world.upper, NAMESPACE, "events"))["items"]
-        return any(one["reason"] == SCORED and one["involvedObject"]["name"] == name for one in events)
+        return any(
+            one["reason"] == names.EVENT_SCORED and one["involvedObject"]["name"] == name for one in events
+        )
 
     await eventually(is_scored, what="the event")
     words = ("diagnose", "pod", f"{NAMESPACE}/{name}", "--explain")

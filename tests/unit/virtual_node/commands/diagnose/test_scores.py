@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from clusterset.model import names
 from multi_scheduler.extender.extender import Opinion, sentence
-from virtual_node.commands.diagnose import SCORED, Score, scores
+from virtual_node.commands.diagnose import Score, scores
 
 
 def _event(*opinions: Opinion) -> dict[str, str]:
-    return {"reason": SCORED, "message": sentence("vn-a", opinions)}
+    return {"reason": names.EVENT_SCORED, "message": sentence("vn-a", opinions)}
 
 
 def test_reads_the_scores_of_each_agent_and_node() -> None:
