@@ -23,6 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from clusterset.model.pod.conditions import is_true
+from controller_runtime.process import lifecycle
 from controller_runtime.tls import key_pairs
 from controller_runtime.tls.pem import KeyPair
 from hack.sandbox.nodes.kwok import kwok_node
@@ -38,7 +39,7 @@ from tests.serving import served, server_context
 LIMIT = 3600.0
 """Seconds after which a wait fails."""
 _HOST, _UPPER = "127.0.0.1", "upper"
-_COMMITS = 100_000
+_COMMITS = 20_000
 """Number of changes of a resource that an API server keeps for watches that begin later."""
 
 
@@ -176,6 +177,7 @@ async def installation(*, clusters: int) -> AsyncIterator[Installation]:
             contextlib.AsyncExitStack() as stack,
         ):
             at.fill(port, pair)
+            lifecycle.tune_gc()  # or collections of many objects would stop the API servers for seconds
             for work in (at.forget(), *(KwokNodes(server).run() for server in at.lower)):
                 await stack.enter_async_context(working(work))
             yield at
