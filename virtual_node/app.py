@@ -146,6 +146,7 @@ class App:
             await self._work(endpoints)
         finally:
             self.state.is_standby, self.state.shards = True, None
+            lifecycle.tune_gc()  # frees the caches, because the process may lead again at once and fill others
 
     async def _work(self, endpoints: KubeletEndpoints) -> None:
         """Run the lower clusters until cancelled."""
