@@ -184,10 +184,7 @@ class Shards:
                 {cluster: lease for cluster, lease in leases.items() if cluster not in taken}
             )
         await self._release_again(mine)
-        for cluster in sorted(mine - self.held.keys()):
-            if await self._take(cluster):
-                self._log.info("took cluster", cluster=cluster)
-                self.start()
+        await self._take_all(sorted(mine - self.held.keys()))
         await self._forget_ended(shares)
 
     async def _release_again(self, mine: Collection[str]) -> None:
@@ -208,12 +205,30 @@ class Shards:
             and _holder(lease) != self.member.name
         )
 
-    async def _take(self, cluster: str) -> bool:
-        """Write the Lease of a cluster; return whether this replica may run it."""
+    async def _take_all(self, clusters: Collection[str]) -> None:
+        """Take clusters, then start them together: a cluster that starts would delay the requests for the others."""
+        holders = {_holder(lease) for cluster in clusters if (lease := self._cached(cluster)) is not None}
+        free = {"", self.member.name}
+        free |= {holder for holder in sorted(holders - free) if await self._has_ended(holder)}
+        taking = (self._take(cluster, free) for cluster in clusters)
+        answers = dict(zip(clusters, await asyncio.gather(*taking, return_exceptions=True), strict=True))
+        if taken := [cluster for cluster, answer in answers.items() if answer is True]:
+            self._log.info("took clusters", clusters=taken)
+            self.start()
+        for answer in answers.values():
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _take(self, cluster: str, free: Collection[str]) -> bool:
+        """Write the Lease of a cluster; return whether this replica may run it.
+
+        Args:
+            cluster: its name.
+            free: holders whose clusters may be taken.
+        """
         name, cached = self._lease_of_cluster(cluster), self._cached(cluster)
         lease = cached.to_dict() if cached is not None else leaderelection.new(self.election.namespace, name)
-        holder = leaderelection.holder_of(lease)
-        if holder not in {"", self.member.name} and not await self._has_ended(holder):
+        if leaderelection.holder_of(lease) not in free:
             return False
         labels = {names.LABEL_ELECTION: self.election.name, names.LABEL_LOWER_CLUSTER: cluster}
         lease["metadata"] = {**lease["metadata"], "labels": labels}

@@ -265,3 +265,28 @@ async def test_no_cluster_ever_has_two_owners(seed: int):
 def _leases(server: Server) -> list[dict[str, Any]]:
     found, _ = server.list(resources.LEASES.plural, lambda _lease: True)
     return [from_dict(lease).to_dict() if isinstance(lease, dict) else lease.to_dict() for lease in found]
+
+
+async def test_clusters_are_taken_together_and_a_failed_request_holds_up_no_other():
+    """A cluster that starts delays all requests of its process, so no cluster starts before the last was taken."""
+    server = _server()
+    replica = Replica(server, CLUSTERS)
+    calls: list[set[str]] = []
+    start = replica._start
+
+    def starting() -> None:
+        assert replica.shards is not None
+        calls.append(set(replica.shards.held))
+        start()
+
+    replica._start = starting  # type: ignore[method-assign]
+    replica.client.fault = lambda _verb, _plural, key: (
+        ConnectionFailed("reset") if key.endswith("-c3") else None
+    )
+    with capture_logs():
+        await asyncio.sleep(3)
+    assert calls[0] == {*CLUSTERS} - {"c3"}
+    replica.client.fault = lambda *_: None
+    await asyncio.sleep(3)
+    assert (calls[1:], replica.running) == ([{*CLUSTERS}], {*CLUSTERS})
+    await replica.stop()
