@@ -4,6 +4,7 @@
 alternates between the loads, and prints the figures, their ratios, the requests per pod, and which targets are met.
 ``--floor`` compares with the least that two clusters must do: the same pods, at the same time, on a kwok node of the
 upper cluster and unbound in the lower cluster, which schedules them. All programs use tokens, as an installation does.
+``--beside`` adds another virtual kubelet for the same lower cluster to the loads.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from controller_runtime.client.client import Client
 from hack.sandbox import Sandbox
+from hack.sandbox.cluster import LOOPBACK
 from hack.sandbox.process import Process
 from tests.benchmarks import request_counts
 from tests.benchmarks.delay import delayed
 from tests.benchmarks.load import LoadResult, run_loads
-from tests.benchmarks.stage import account_kubeconfig, client_of, progress, start_node
+from tests.benchmarks.stage import account_kubeconfig, client_of, progress, start_node, until_ready
 from tests.benchmarks.usage import idle, usage
 
 IDLE_SECONDS = 20.0
@@ -34,6 +38,7 @@ DIRECT = "kwok node"
 SCHEDULED = "kwok, scheduled"
 """The pods on the same kwok nodes, bound by the scheduler, as the lower pods of a virtual node are."""
 FLOOR = "both clusters"
+OTHER = "other program"
 VARIANTS: Mapping[str, Sequence[str]] = {"pod tokens": (), "node tokens": ("--identity-tokens=node",)}
 """Flags of the virtual nodes to measure, by title."""
 Place = tuple[Client, str]
@@ -117,6 +122,11 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--requests", action="store_true", help="print the requests per pod of both clusters")
     parser.add_argument("--skip-direct", action="store_true")
     parser.add_argument("--floor", action="store_true", help=f"add the load {FLOOR!r} and compare with it")
+    parser.add_argument(
+        "--beside",
+        metavar="COMMAND",
+        help="command of another virtual kubelet, with {node}, {upper} and {lower} for its Node's name and the kubeconfigs",
+    )
     parser.add_argument("--log-level", default="warn")
     parser.add_argument("--flag", action="append", default=[], help="further flags of the virtual nodes")
     return parser.parse_args(arguments)
@@ -146,6 +156,10 @@ async def main(arguments: Sequence[str]) -> int:
                 )
                 for title, own in VARIANTS.items()
             }
+            if options.beside:
+                processes[OTHER] = await _start_other(
+                    sandbox, options.beside, upper=upper_kubeconfig, lower=lower_kubeconfig
+                )
             for title, process in processes.items():
                 share, rss = await idle(sandbox, process.pid, seconds=IDLE_SECONDS)
                 print(f"{title}, idle: {share:.2%} CPU, {rss:.0f} MiB", flush=True)
@@ -177,6 +191,15 @@ async def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+async def _start_other(sandbox: Sandbox, command: str, *, upper: Path | str, lower: Path | str) -> Process:
+    """Start another virtual kubelet and wait until its Node is Ready."""
+    name = "other"
+    argv = [part.format(node=name, upper=upper, lower=lower) for part in shlex.split(command)]
+    process = await sandbox.start_process(name, argv, env={"VKUBELET_POD_IP": LOOPBACK, "KUBELET_PORT": "0"})
+    await until_ready(sandbox.upper, name)
+    return process
+
+
 def _show_targets(
     found: Mapping[str, Sequence[Round]], processes: Mapping[str, Process], *, is_churn: bool
 ) -> None:
@@ -193,7 +216,7 @@ def _show_targets(
         elif pairs:
             rate = statistics.median(one.rate / other.rate for one, other in pairs)
             deletes = statistics.median(one.delete_rate / other.delete_rate for one, other in pairs)
-            least_rate, least_deletes = _RATES[reference][title]
+            least_rate, least_deletes = _RATES[reference].get(title, (0.0, 0.0))
             rows += [
                 (f"pods/s of {reference}", rate, least_rate, rate >= least_rate),
                 (f"deletes/s of {reference}", deletes, least_deletes, deletes >= least_deletes),
@@ -211,7 +234,8 @@ def _show_targets(
             if ratios:
                 print(f"{title:<14}{f'{what} of {other}':<28}{statistics.median(ratios):6.2f}")
         for what, measured, target, is_met in rows:
-            print(f"{title:<14}{what:<28}{measured:6.2f}   target {target:g} {'met' if is_met else 'MISSED'}")
+            verdict = f"   target {target:g} {'met' if is_met else 'MISSED'}" if title in VARIANTS else ""
+            print(f"{title:<14}{what:<28}{measured:6.2f}{verdict}")
 
 
 def _rate(one: Round, _title: str) -> float:
