@@ -193,6 +193,9 @@ class PodController:
                 lower = None  # the cache is behind
             else:
                 record.saw(lower)
+        again = None
+        if upper is not None and lower is not None:
+            again = self.creator.delays.waits.check(upper, lower, record.waiting)
         decided = decide(
             upper,
             lower,
@@ -200,18 +203,14 @@ class PodController:
             rules=self._rules,
             now=datetime.now(UTC),
             waited=record.creation.waited(event_loop.now()),
+            is_stuck=_is_deleting(lower) and bool(record.waiting.reported),
         )
         if decided.step is not Step.CREATE:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
             self.creator.delays.refusals.forget(uid)
-        if decided.again is not None:
-            self.queue.add_after(uid, decided.again)
-        if (
-            upper is not None
-            and lower is not None
-            and (again := self.creator.delays.waits.check(upper, lower, record.waiting)) is not None
-        ):
-            self.queue.add_after(uid, again)
+        for seconds in (decided.again, again):
+            if seconds is not None:
+                self.queue.add_after(uid, seconds)
         if upper is None:
             result = await self._without_upper(decided.step, uid, lower, record)
             self._records.pop(uid, None)
@@ -262,6 +261,8 @@ class PodController:
                 return await self._report_ended(upper, lower, record)
             case Step.END_LOWER:
                 return await self._remover.end_lower(upper, lower, record)
+            case Step.DELETE_UPPER:
+                return await self._delete_upper(upper, lower, record)
             case Step.DELETE_OUTLIVED:
                 return await self._remover.delete_outlived(upper, lower)
             case Step.REJECT:
@@ -324,6 +325,17 @@ class PodController:
             self._note_lost(upper, record, self._deleted(lower))
         return waiting
 
+    async def _delete_upper(self, upper: Object, lower: Object, record: PodRecord) -> Result:
+        """Delete the upper pod of a lower pod that is being deleted and does not end, such as one on a lost node.
+
+        On a real node that is lost, the pod itself is deleted. Its controller then creates another pod at once, or, as a
+        StatefulSet, when the end of this one is confirmed. The upper pod keeps its name until then.
+        """
+        if await self._remover.delete_upper(upper, lower):
+            message = f"{self._deleted(lower)}, which does not confirm its end, so it is deleted here, too"
+            self._note_lost(upper, record, message, is_disruption=True)
+        return Result(requeue_after=remover.BEHIND)
+
     async def _disruption(self, upper: Object, last: Object | None) -> Disruption:
         name = node_name(upper, last)
         node = await remover.lower_node(self.context, self.lower_nodes, name) if name else None
@@ -371,3 +383,7 @@ class PodController:
         self.context.log.warning("lower pod lost its ownership marks; restoring them", pod=live.key)
         marks = {"labels": labels, "annotations": annotations}
         await patch_only(self.context.lower, resources.PODS, live, {"metadata": marks})
+
+
+def _is_deleting(pod: Object | None) -> bool:
+    return pod is not None and pod.metadata.deletion_timestamp is not None

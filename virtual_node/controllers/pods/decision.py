@@ -70,6 +70,9 @@ class Step(enum.Enum):
 
     MIRROR_STATUS = enum.auto()
     """The upper pod is kept as a stub: mirror only the status."""
+    DELETE_UPPER = enum.auto()
+    """The lower pod is being deleted in the lower cluster, which does not confirm its end: delete the upper pod, too, so that
+    its controller replaces it."""
     DELETE_OUTLIVED = enum.auto()
     """The upper pod has finished, and its owner may have started another one: delete the running lower pod."""
     GIVE_UP_NODE = enum.auto()
@@ -99,6 +102,7 @@ def decide(
     rules: Rules,
     now: datetime,
     waited: float = 0.0,
+    is_stuck: bool = False,
 ) -> Decision:
     """Return the next step.
 
@@ -109,6 +113,7 @@ def decide(
         rules: the settings of the lower cluster.
         now: the current time.
         waited: seconds for which the upper pod has waited for its lower pod, see ``Creation.waited``.
+        is_stuck: it is reported that the lower pod, which is being deleted, does not end.
     """
     if upper is None:
         return Decision(_without_upper(lower, known))
@@ -123,6 +128,8 @@ def decide(
         return Decision(Step.MIRROR_STATUS)
     if is_finished(upper.status) and not is_finished(lower.status) and not _is_deleting(lower):
         return Decision(Step.DELETE_OUTLIVED)
+    if is_stuck and _can_be_replaced(upper) and _is_deleting(lower) and not is_finished(lower.status):
+        return Decision(Step.DELETE_UPPER)
     return _with_both(upper, lower, rules, now)
 
 
@@ -280,6 +287,10 @@ def _has_started(upper: Object, known: LowerState) -> bool:
     """Report whether the upper pod has had a lower pod. If a user forges the annotation, only this pod fails."""
     mark = mirrored_as(upper.annotations.get(names.ANNOTATION_LOWER_UID), upper.uid)
     return bool(known.uid or (mark and mark != known.given_up) or (upper.status or {}).get("startTime"))
+
+
+def _can_be_replaced(upper: Object) -> bool:
+    return upper.controller is not None and not is_finished(upper.status)
 
 
 def _is_deleting(pod: Object) -> bool:

@@ -103,6 +103,14 @@ class PodRemover:
         await delete_only(self.context.upper, resources.PODS, upper, grace_period_seconds=0)
         return None
 
+    async def delete_upper(self, upper: Object, lower: Object) -> bool:
+        """Delete the upper pod of a lower pod that is being deleted; return False if that one has just ended, unnoticed."""
+        below = await itself(self.context.lower, lower)
+        if below is None or _has_ended(below):
+            return False
+        await delete_only(self.context.upper, resources.PODS, upper)
+        return True
+
     async def delete_outlived(self, upper: Object, lower: Object) -> Result:
         """Delete the running lower pod of a finished upper pod, with the lower pod's own grace period.
 

@@ -121,7 +121,7 @@ class StatusWriter:
         )
         desired |= _loss(current, desired, lost)
         waits.name_gates(desired, lower, cluster=self.context.name)
-        desired = self._if_unread(desired, current)
+        desired = self._if_unread(self._if_terminating(desired, upper, lower), current)
         if unresized[0] and not is_finished(desired):
             desired = synthetic_status.unresized(
                 desired,
@@ -214,7 +214,24 @@ class StatusWriter:
         if self.unread is None:
             return status
         reason, message = self.unread
-        return synthetic_status.unread(status, current, reason=reason, message=message, now=datetime.now(UTC))
+        return synthetic_status.not_ready(
+            status, current, reason=reason, message=message, now=datetime.now(UTC)
+        )
+
+    def _if_terminating(self, status: dict[str, Any], upper: Object, lower: Object) -> dict[str, Any]:
+        """Return a status that is not ready, if the lower cluster deletes a pod that is not being deleted in the upper one.
+
+        Kubelets leave Ready as it is, because Services stop to use a pod at its deletion timestamp. The upper pod has none.
+        """
+        if lower.metadata.deletion_timestamp is None or upper.metadata.deletion_timestamp is not None:
+            return status
+        return synthetic_status.not_ready(
+            status,
+            upper.status or {},
+            reason=synthetic_status.LOWER_POD_TERMINATING,
+            message=f"The pod is being deleted in the lower cluster {self.context.name}",
+            now=datetime.now(UTC),
+        )
 
     async def lost(
         self,

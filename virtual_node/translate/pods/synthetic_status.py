@@ -22,6 +22,8 @@ DISRUPTION_TARGET = "DisruptionTarget"
 """Condition of a pod that ends because of its cluster and not of itself. A Job's podFailurePolicy reads it."""
 LOWER_POD_DELETED = "LowerPodDeleted"
 """Reason of a pod whose lower pod was deleted in the lower cluster."""
+LOWER_POD_TERMINATING = "LowerPodTerminating"
+"""Reason of Ready while a lower pod is being deleted in the lower cluster, and not the upper pod."""
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 """The kubelet's reason and message for a pod that is active for longer than its activeDeadlineSeconds."""
@@ -125,7 +127,7 @@ def expired(upper: Mapping[str, Any]) -> dict[str, Any]:
     return _observed(status | {"reason": DEADLINE_EXCEEDED, "message": DEADLINE_MESSAGE}, upper)
 
 
-def unread(
+def not_ready(
     status: Mapping[str, Any], current: Mapping[str, Any], *, reason: str, message: str, now: datetime
 ) -> dict[str, Any]:
     """Return a status with Ready set to False, as kube-controller-manager does for a node that is gone.

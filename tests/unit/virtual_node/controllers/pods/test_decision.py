@@ -69,6 +69,18 @@ def lower(phase: str = "Running", **fields: Any) -> Object:
     return pod(LOWER_UID, **{"status": {"phase": phase}, **fields})
 
 
+def with_controller(above: Object) -> Object:
+    """Return an upper pod of a ReplicaSet."""
+    body = above.to_dict()
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
+    return from_dict({**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
+
+
+def owned(phase: str, **fields: Any) -> Object:
+    """Return an upper pod of a ReplicaSet."""
+    return with_controller(upper(phase, **fields))
+
+
 def with_deadline(phase: str = "Pending", **fields: Any) -> Object:
     """Return an upper pod with activeDeadlineSeconds 30."""
     above = upper(phase, **fields).to_dict()
@@ -295,6 +307,8 @@ def uppers(draw: st.DrawFn) -> Object:
         status={"phase": draw(PHASES), **draw(st.sampled_from([{}, {"startTime": "2026-01-01T00:00:00Z"}]))},
         **{names.ANNOTATION_LOWER_UID: draw(st.sampled_from(marks))},
     )
+    if draw(st.booleans()):
+        made = with_controller(made)
     return stub(made) if draw(st.booleans()) else made
 
 
@@ -323,12 +337,44 @@ KNOWNS = st.builds(
 RULES = st.builds(Rules, rejects=st.booleans(), provision=st.sampled_from([{}, {"vn": 60.0}]))
 
 
-@given(st.none() | uppers(), st.none() | lowers(), KNOWNS, RULES, st.floats(0, 100))
+@pytest.mark.parametrize(
+    ("above", "below", "is_stuck", "step"),
+    [
+        (owned("Running"), lower(is_deleting=True), True, Step.DELETE_UPPER),
+        (owned("Pending"), lower("Pending", is_deleting=True), True, Step.DELETE_UPPER),
+        (owned("Running"), lower(is_deleting=True), False, Step.FOLLOW),
+        (owned("Running"), lower("Failed", is_deleting=True), True, Step.REPORT_LOST),
+        (owned("Failed"), lower(is_deleting=True), True, Step.FOLLOW),
+        (owned("Running"), lower(), True, Step.FOLLOW),
+        (owned("Running", is_deleting=True), lower(is_deleting=True), True, Step.END_LOWER),
+        (upper("Running"), lower(is_deleting=True), True, Step.FOLLOW),  # nothing would replace it
+    ],
+)
+def test_pod_that_the_lower_cluster_cannot_end_is_left_to_its_controller(above, below, is_stuck, step):
+    """As a real node's pods are deleted while the node is lost. A pod that has ended is reported instead."""
+    known = LowerState(uid=LOWER_UID, was_deleted_running=True)
+    assert decide(above, below, known, rules=Rules(), now=NOW, is_stuck=is_stuck).step is step
+
+
+@given(
+    above=st.none() | uppers(),
+    below=st.none() | lowers(),
+    known=KNOWNS,
+    rules=RULES,
+    waited=st.floats(0, 100),
+    is_stuck=st.booleans(),
+)
 def test_no_step_loses_a_pod_or_starts_it_twice(
-    above: Object | None, below: Object | None, known: LowerState, rules: Rules, waited: float
+    *,
+    above: Object | None,
+    below: Object | None,
+    known: LowerState,
+    rules: Rules,
+    waited: float,
+    is_stuck: bool,
 ):
     """There is a step for each state."""
-    decided = decide(above, below, known, rules=rules, now=NOW, waited=waited)
+    decided = decide(above, below, known, rules=rules, now=NOW, waited=waited, is_stuck=is_stuck)
     step = decided.step
     is_deleting = above is not None and above.metadata.deletion_timestamp is not None
     phase = "" if above is None else (above.status or {}).get("phase")
@@ -352,6 +398,12 @@ def test_no_step_loses_a_pod_or_starts_it_twice(
     if step is Step.END_UPPER:
         assert is_deleting
         assert below is None, "the upper name stays in use until the lower pod has terminated"
+    if step is Step.DELETE_UPPER:
+        assert above is not None
+        assert above.controller, "it would be lost without a word"
+        assert below is not None
+        assert below.metadata.deletion_timestamp, "the lower cluster has decided it"
+        assert phase not in FINISHED, "its result is final"
     if step is Step.REJECT:
         assert rules.rejects
         assert all(decided.rejection)

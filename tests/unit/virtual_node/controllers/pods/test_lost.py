@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from clusterset.config import VolumeConfig
 from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
@@ -158,3 +161,74 @@ async def test_lower_cluster_that_was_restored_disrupts_its_pods():
         later["metadata"]["resourceVersion"] = "999999"
         assert scene.pods._is_restored(from_dict(later))
         assert not scene.pods._is_restored(last)
+
+
+_READY = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": _NOW}]}
+_OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
+
+
+async def _deleting_below(scene: Scene, *, grace: int = 30, owners: Any = (_OWNER,)) -> None:
+    """Bind a pod, and let the lower cluster delete its running lower pod: a drain, or the taint of a node that is lost."""
+    scene.bind()
+    scene.upper.change("pods", KEY, metadata={"ownerReferences": list(owners)})
+    await asyncio.sleep(5)
+    scene.lower.change("pods", KEY, spec={"nodeName": "n1"}, status=_RUNNING | _READY)
+    await asyncio.sleep(5)
+    assert condition(scene.above()["status"], "Ready")["status"] == "True"
+    until = timestamps.rfc3339(datetime.now(UTC) + timedelta(seconds=grace))
+    deleting = {"deletionTimestamp": until, "deletionGracePeriodSeconds": grace}
+    scene.lower.change("pods", KEY, metadata=deleting)
+
+
+def _lose_node(scene: Scene) -> None:
+    lost = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+    scene.lower.put("nodes", {"metadata": {"name": "n1"}, "status": {"conditions": lost}})
+
+
+async def test_terminating_lower_pod_is_not_ready():
+    """A kubelet leaves Ready as it is. Services of the upper cluster would send requests until the containers have ended."""
+    async with running() as scene:
+        await _deleting_below(scene)
+        await asyncio.sleep(5)
+        ready = condition(scene.above()["status"], "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "LowerPodTerminating")
+        assert ready["lastTransitionTime"] != _NOW
+        assert scene.above()["status"]["phase"] == "Running"
+        before = scene.above()["metadata"]["resourceVersion"]
+        await asyncio.sleep(5)
+        assert scene.above()["metadata"]["resourceVersion"] == before
+
+
+async def test_pod_whose_lower_node_is_lost_is_deleted_for_its_controller():
+    """As on a real node: the pod is Terminating until its end is confirmed, and a ReplicaSet replaces it meanwhile."""
+    async with running(volumes=VolumeConfig()) as scene:
+        _lose_node(scene)
+        await _deleting_below(scene)
+        await asyncio.sleep(20)
+        assert "deletionTimestamp" not in scene.above()["metadata"]
+        await asyncio.sleep(60)
+        assert "deletionTimestamp" in scene.above()["metadata"]
+        assert scene.above()["status"]["phase"] == "Running"
+        assert [reason for reason, _ in scene.events] == ["LowerNodeNotReady", "LowerPodDeleted"]
+        scene.lower.remove("pods", KEY)
+        await asyncio.sleep(5)
+        assert not scene.is_above()
+
+
+async def test_pod_that_outlives_its_grace_period_is_deleted_for_its_controller():
+    """The lower node is Ready, but its kubelet does not end the pod."""
+    async with running() as scene:
+        await _deleting_below(scene, grace=0)
+        await asyncio.sleep(60)
+        assert "deletionTimestamp" in scene.above()["metadata"]
+
+
+async def test_pod_without_controller_stays_while_its_lower_node_is_lost():
+    """Nothing would replace it, and its spec would be lost."""
+    async with running(volumes=VolumeConfig()) as scene:
+        _lose_node(scene)
+        await _deleting_below(scene, owners=())
+        await asyncio.sleep(600)
+        assert "deletionTimestamp" not in scene.above()["metadata"]
+        assert condition(scene.above()["status"], "Ready")["status"] == "False"
+        assert [reason for reason, _ in scene.events] == ["LowerNodeNotReady"]
