@@ -162,7 +162,8 @@ class VolumeConfig(ConfigStruct):
     namespace can bind them. Empty: none."""
     deletion_policy: Literal["Delete", "Retain"] = "Delete"
     """What happens to the lower claim when an upper claim is deleted. Delete: it is deleted, and the lower
-    volume's reclaim policy decides about the data. Retain: the lower claim stays."""
+    volume's reclaim policy decides about the data. Retain: the lower claim stays, as it does with both settings if the upper
+    volume has reclaim policy Retain."""
     orphans: Literal["Keep", "Delete"] = "Keep"
     """What happens to a lower claim after its upper claim disappeared without a regular deletion."""
     allowed_host_paths: list[str] = []

@@ -120,6 +120,23 @@ class ClaimRequests:
             await self.delete_lower(lower)
         return lower is not None
 
+    async def retaining_mirror(self, volume: str) -> str:
+        """Return the mirror of a lower volume with reclaim policy Retain, if the lower volume has another one; empty: none.
+
+        Administrators of the upper cluster set it to keep the data. It is read live, because deleted data cannot be restored.
+
+        Args:
+            volume: name of the lower volume; empty: there is none.
+        """
+        below = self.caches.lower_volumes.store.get(volume)
+        if not volume or (below is not None and pv.is_retained({"spec": below.spec or {}})):
+            return ""
+        name = pv.mirror_name(self.context.name, volume)
+        mirror = await find(self.context.upper, resources.PERSISTENT_VOLUMES, name)
+        if mirror is None or pv.lower_name(mirror, self.context.name) != volume:
+            return ""
+        return name if pv.is_retained(mirror) else ""
+
     async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
         """Read the lower claim that we made for an upper one; None: there is none, or another claim has its name."""
         metadata = upper["metadata"]
@@ -501,7 +518,9 @@ class ClaimController:
         is_elsewhere = lower is None and not self._claims.mirrored_volume(upper)
         if is_elsewhere and await self._claims.belongs_to_other_cluster(upper):
             return Result(requeue_after=_REFUSED_RETRY)  # the selected virtual node may be removed meanwhile
-        if self._config.deletion_policy == "Delete" and await self._claims.end_lower(upper, lower):
+        if await self._may_delete_data(self._claims.mirrored_volume(upper)) and await self._claims.end_lower(
+            upper, lower
+        ):
             return Result(requeue_after=_BINDING_RETRY)
         await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
         return None
@@ -516,7 +535,11 @@ class ClaimController:
         if await self._claims.upper_exists(key, lower):
             return Result(requeue_after=_BINDING_RETRY)
         is_empty = translate.never_bound(lower)
-        if is_empty or self._config.orphans == "Delete":
+        # A claim that was kept when its upper claim was deleted is not an orphan.
+        if is_empty or (
+            self._config.orphans == "Delete"
+            and await self._may_delete_data(lower["spec"].get("volumeName") or "")
+        ):
             await (self._claims.delete_unbound if is_empty else self._claims.delete_lower)(lower)
             return None
         if key not in self._orphans:
@@ -525,6 +548,16 @@ class ClaimController:
             )
         self._note_orphan(key, orphaned=True)
         return None
+
+    async def _may_delete_data(self, volume: str) -> bool:
+        """Report whether the claim of a lower volume may be deleted with its upper claim, which deletes the data."""
+        if self._config.deletion_policy == "Retain":
+            return False
+        if mirror := await self._claims.retaining_mirror(volume):
+            self.context.log.info(
+                "lower claim stays, because its volume is retained in the upper cluster", volume=mirror
+            )
+        return not mirror
 
     def _note_orphan(self, key: str, *, orphaned: bool) -> None:
         (self._orphans.add if orphaned else self._orphans.discard)(key)

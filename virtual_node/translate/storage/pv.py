@@ -25,13 +25,14 @@ _MOST_REQUIREMENTS = 1000
 """Maximum number of terms, expressions and values of a lower volume's node affinity that are compared with each lower node."""
 _LONGEST_SOURCE = 20_000
 """Maximum characters of the annotation with a volume's source."""
+_POLICY = "persistentVolumeReclaimPolicy"
 _CARRIED = {
     "accessModes": fields.listed(
         fields.choice("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"), 4
     ),
     "volumeMode": fields.choice("Filesystem", "Block"),
     "capacity": fields.fields({"storage": fields.amount}),
-    "persistentVolumeReclaimPolicy": fields.choice("Retain", "Delete", "Recycle"),
+    _POLICY: fields.choice("Retain", "Delete", "Recycle"),
 }
 _carried = fields.fields(_CARRIED)
 _PUBLISHABLE = ("kubernetes.io/no-provisioner", f"{names.DOMAIN}/")
@@ -116,8 +117,16 @@ def upper_volume(
     }
 
 
+def is_retained(volume: Mapping[str, Any]) -> bool:
+    """Report whether the data of a volume is kept when its claim is deleted."""
+    return bool(volume["spec"].get(_POLICY) == "Retain")
+
+
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: nothing differs."""
+    """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: nothing differs.
+
+    ``Retain`` stays, because an administrator of the upper cluster may have set it.
+    """
     metadata = {
         field: missing
         for field in ("labels", "annotations")
@@ -126,8 +135,10 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
     current, wanted = mirror["spec"], desired["spec"]
     spec = {
         field: wanted[field]
-        for field in ("capacity", "persistentVolumeReclaimPolicy")
-        if field in wanted and current.get(field) != wanted[field]
+        for field in ("capacity", _POLICY)
+        if field in wanted
+        and current.get(field) != wanted[field]
+        and not (field == _POLICY and is_retained(mirror))
     }
     if "claimRef" in wanted and not current.get("claimRef"):
         spec["claimRef"] = wanted["claimRef"]

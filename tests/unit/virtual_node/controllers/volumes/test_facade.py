@@ -15,6 +15,7 @@ import pytest
 from clusterset.config import KNOWN_CONTROLLERS
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
+from controller_runtime import resources
 from controller_runtime.errors import ApiError, Forbidden, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
@@ -363,6 +364,52 @@ async def test_an_unbound_orphan_is_deleted():
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(60)
         assert lower.find("persistentvolumeclaims", KEY) is None
+
+
+def _bound(upper: Cluster, lower: Cluster, *, above: str, below: str) -> None:
+    """Put a claim that is bound in both clusters, with the reclaim policies of the mirror and of the lower volume."""
+    reference = {"namespace": "shop", "name": "data"}
+    spec: dict[str, Any] = {"claimRef": {**reference, "uid": "c-1"}, "persistentVolumeReclaimPolicy": above}
+    upper.put("persistentvolumes", mirror(**spec))
+    spec = {"claimRef": {**reference, "uid": "l-1"}, "persistentVolumeReclaimPolicy": below}
+    lower.put("persistentvolumes", {**objects.volume("pv-1", **spec), "status": {"phase": "Bound"}})
+    bound = {"phase": "Bound"}
+    finalizers = {"finalizers": [pvc.FINALIZER]}
+    upper.put("persistentvolumeclaims", claim(uid="c-1", bound_to=MIRROR, status=bound, **finalizers))
+    told = {names.ANNOTATION_UPPER_NAMESPACE: "shop"}
+    body = claim(uid="l-1", bound_to="pv-1", status=bound, labels=OURS, annotations=told)
+    lower.put("persistentvolumeclaims", body)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "settings", "stays"),
+    [
+        ("Delete", "Delete", {}, False),
+        ("Retain", "Delete", {}, True),
+        ("Retain", "Delete", {"orphans": "Delete"}, True),
+        ("Retain", "Retain", {}, False),  # the volume itself stays
+        ("Delete", "Delete", {"deletion_policy": "Retain"}, True),
+        ("Delete", "Delete", {"deletion_policy": "Retain", "orphans": "Delete"}, True),
+    ],
+)
+async def test_data_of_a_volume_that_is_retained_in_the_upper_cluster_stays(above, below, settings, stays):
+    """Its administrators see only the mirror, and set Retain there before they delete a claim; also if it was not seen yet."""
+    upper, lower = clusters()
+    _bound(upper, lower, above="Delete", below=below)
+    scene = VolumeScene(upper, lower)
+    for field, value in settings.items():
+        setattr(scene.scene.context.config.volumes, field, value)
+    async with following(scene):
+        await asyncio.sleep(10)
+        policy = {**upper.the("persistentvolumes", MIRROR)["spec"], "persistentVolumeReclaimPolicy": above}
+        upper.change("persistentvolumes", MIRROR, spec=policy)
+        await asyncio.sleep(10)
+        kept = upper.the("persistentvolumes", MIRROR)["spec"]["persistentVolumeReclaimPolicy"]
+        assert kept == ("Retain" if "Retain" in {above, below} else "Delete")
+        await upper.delete(resources.PERSISTENT_VOLUME_CLAIMS, "data", namespace="shop")
+        await asyncio.sleep(120)
+        assert upper.find("persistentvolumeclaims", KEY) is None
+        assert (lower.find("persistentvolumeclaims", KEY) is not None) == stays
 
 
 @pytest.mark.parametrize("made_for", ["shop", "market"])
