@@ -149,7 +149,7 @@ class NodeController:
 
     def _condition(self) -> tuple[bool, str, str]:
         name = self.context.name
-        if self.capacity.ready_nodes or not self.capacity.selected_nodes:
+        if self.capacity.running_nodes or not self.capacity.selected_nodes:
             self._unready_since = None
         if self.health.reachable is False:
             why = f"Lower cluster {name} does not answer: {self.health.error}"
@@ -158,10 +158,16 @@ class NodeController:
             error = self.caches.lower_nodes.last_error
             trouble = f": {plain(str(error))}" if error else ""
             return False, "LowerClusterUnknown", f"Lower cluster {name} has not been read yet{trouble}"
-        if not self.capacity.ready_nodes and not self._waits_for_nodes():
+        if not self.capacity.running_nodes and not self._waits_for_nodes():
             total = len(self.caches.lower_nodes.store)
-            why = f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready and schedulable"
+            why = f"None of the {total} nodes of lower cluster {name} that this virtual node selects is Ready"
             return False, NO_READY_NODES, why
+        if self.capacity.running_nodes and not self.capacity.ready_nodes:
+            # As on a cordoned node: new pods find no room, and kube-controller-manager does not evict those that run.
+            why = (
+                f"All Ready nodes of lower cluster {name} are cordoned ({self.capacity.running_nodes} nodes)"
+            )
+            return True, "KubeletReady", why
         return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:

@@ -46,6 +46,8 @@ _node_info = fields.fields(
 @dataclass(slots=True)
 class _Node:
     counts: bool
+    is_ready: bool
+    """Also if it is cordoned."""
     capacity: dict[str, int]
     allocatable: dict[str, int]
     facts: dict[str, Any]
@@ -114,6 +116,11 @@ class Capacity:
         return sum(node.counts for node in self._nodes.values())
 
     @property
+    def running_nodes(self) -> int:
+        """Number of selected lower nodes that are Ready, cordoned ones, too; their pods keep running."""
+        return sum(node.is_ready for node in self._nodes.values())
+
+    @property
     def selected_nodes(self) -> int:
         """Number of lower nodes that the selector matches, ready or not."""
         return len(self._nodes)
@@ -142,6 +149,7 @@ class Capacity:
             self._count(known, -1)
         added = self._nodes[name] = _Node(
             counts=node_counts(node),
+            is_ready=_is_ready(node),
             capacity=self._capacity.within_limit(_counts(status.get("capacity"))),
             allocatable=self._allocatable.within_limit(_counts(status.get("allocatable"))),
             facts={
@@ -246,7 +254,11 @@ class Capacity:
 def node_counts(node: Mapping[str, Any]) -> bool:
     """Report whether a lower node can take pods: it is Ready and not cordoned."""
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
-    return not is_cordoned and is_true(node.get("status"), "Ready")
+    return not is_cordoned and _is_ready(node)
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    return is_true(node.get("status"), "Ready")
 
 
 def _counts(quantities: Mapping[str, Any] | None) -> dict[str, int]:

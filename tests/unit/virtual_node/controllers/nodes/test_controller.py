@@ -11,7 +11,7 @@ import pytest
 from clusterset.config import DNSConfig
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.namespace_map import NamespaceConfig
-from clusterset.model.pod.conditions import is_true
+from clusterset.model.pod.conditions import condition, is_true
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 from virtual_node.controllers.nodes import HealthController, NodeController
@@ -19,10 +19,10 @@ from virtual_node.controllers.nodes import HealthController, NodeController
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 
-def _lower_node(*, ready: bool) -> dict[str, Any]:
+def _lower_node(*, ready: bool, name: str = "n1", is_cordoned: bool = False) -> dict[str, Any]:
     return {
-        "metadata": {"name": "n1"},
-        "spec": {},
+        "metadata": {"name": name},
+        "spec": {"unschedulable": True} if is_cordoned else {},
         "status": {
             "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
             "conditions": [{"type": "Ready", "status": str(ready)}],
@@ -62,6 +62,35 @@ async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds(
         assert await is_ready(after=5)
         lower.put("nodes", _lower_node(ready=False))
         assert await is_ready(after=50)
+
+
+async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
+    """A virtual node that is not Ready loses its pods after 300 s, and a cordon evicts no pods. Another node is NotReady."""
+    upper, lower = clusters()
+    scene = Scene(upper, lower)
+    context, caches = scene.context, scene.all_caches
+    health: Any = SimpleNamespace(reachable=True, error="")
+    controller = NodeController(
+        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
+    )
+    lower.put("nodes", _lower_node(ready=True))
+    lower.put("nodes", _lower_node(ready=False, name="n2"))
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(controller.run()),
+    ):
+        await asyncio.sleep(10)
+        assert upper.the("nodes", "vn")["status"]["allocatable"]["cpu"] == "4"
+        lower.put("nodes", _lower_node(ready=True, is_cordoned=True))
+        await asyncio.sleep(10)
+        status = upper.the("nodes", "vn")["status"]
+        assert is_true(status, "Ready")
+        assert "cordoned" in condition(status, "Ready")["message"]
+        assert not status["allocatable"]
+        lower.put("nodes", _lower_node(ready=False, is_cordoned=True))
+        await asyncio.sleep(10)
+        assert condition(upper.the("nodes", "vn")["status"], "Ready")["reason"] == "NoReadyLowerNodes"
 
 
 @pytest.mark.parametrize(

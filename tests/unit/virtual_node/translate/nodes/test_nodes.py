@@ -50,7 +50,7 @@ def test_only_ready_and_schedulable_nodes_count():
     for node in (lower_node("a"), lower_node("b", ready=False), lower_node("c", cordoned=True)):
         capacity.upsert_node(node)
     assert capacity.totals()[0]["cpu"] == "4"
-    assert (capacity.ready_nodes, capacity.selected_nodes) == (1, 3)
+    assert (capacity.ready_nodes, capacity.running_nodes, capacity.selected_nodes) == (1, 2, 3)
 
 
 def test_allocatable_is_reduced_by_unmanaged_pods():
