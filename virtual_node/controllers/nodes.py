@@ -284,9 +284,13 @@ class NodeController:
             return {}
 
     def _changed_by_others(self, new: Object) -> None:
-        # The event may come from our own heartbeat, so check only the labels; ``_write`` compares the rest.
+        # The event may come from our own heartbeat, so check only some fields; ``_write`` compares the rest.
         is_excluded = LABEL_EXCLUDE_BALANCERS in new.labels or not self.config.exclude_from_load_balancers
-        if not is_excluded or not self.config.labels.items() <= new.labels.items():
+        if (
+            not is_excluded
+            or not self.config.labels.items() <= new.labels.items()
+            or translate.has_pressure(new.status)
+        ):
             self.refresh()
 
     def _deleted(self, _node: Object) -> None:

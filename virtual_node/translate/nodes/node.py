@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from clusterset.model import declared_features, names
+from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.translate.base.fields import cut, is_label_value
 from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
@@ -168,6 +169,14 @@ def node_conditions(
             }
         )
     return conditions
+
+
+def has_pressure(status: Mapping[str, Any] | None) -> bool:
+    """Report whether another program has set one of the conditions that are always False on a virtual node.
+
+    The route controller of a cloud sets NetworkUnavailable on Nodes that are not its machines, and the Node then gets a taint.
+    """
+    return any(is_true(status, kind) for kind, _, _ in _PRESSURES)
 
 
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:

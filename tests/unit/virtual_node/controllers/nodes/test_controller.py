@@ -30,6 +30,19 @@ def _lower_node(*, ready: bool, name: str = "n1", is_cordoned: bool = False) -> 
     }
 
 
+def _controller(scene: Scene) -> NodeController:
+    """Return the controller of a virtual node in a lower cluster that answers."""
+    health: Any = SimpleNamespace(reachable=True, error="")
+    return NodeController(
+        scene.context,
+        scene.context.nodes["vn"],
+        scene.all_caches,
+        health=health,
+        addresses=[],
+        kubelet_port=10250,
+    )
+
+
 async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds():
     """It is Ready without nodes, and while a new node starts. If its nodes stay NotReady, its pods must move."""
     upper, lower = clusters()
@@ -39,11 +52,7 @@ async def test_cluster_that_can_grow_needs_a_ready_node_after_provision_seconds(
         shapes=[Shape(name="small", resources={"cpu": "4", "memory": "8Gi"})],
     )
     scene = Scene(upper, lower, autoscaling=growth)
-    context, caches = scene.context, scene.all_caches
-    health: Any = SimpleNamespace(reachable=True, error="")
-    controller = NodeController(
-        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
-    )
+    caches, controller = scene.all_caches, _controller(scene)
 
     async def is_ready(*, after: float) -> bool:
         await asyncio.sleep(after)
@@ -68,11 +77,7 @@ async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
     """A virtual node that is not Ready loses its pods after 300 s, and a cordon evicts no pods. Another node is NotReady."""
     upper, lower = clusters()
     scene = Scene(upper, lower)
-    context, caches = scene.context, scene.all_caches
-    health: Any = SimpleNamespace(reachable=True, error="")
-    controller = NodeController(
-        context, context.nodes["vn"], caches, health=health, addresses=[], kubelet_port=10250
-    )
+    caches, controller = scene.all_caches, _controller(scene)
     lower.put("nodes", _lower_node(ready=True))
     lower.put("nodes", _lower_node(ready=False, name="n2"))
     async with (
@@ -91,6 +96,31 @@ async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
         lower.put("nodes", _lower_node(ready=False, is_cordoned=True))
         await asyncio.sleep(10)
         assert condition(upper.the("nodes", "vn")["status"], "Ready")["reason"] == "NoReadyLowerNodes"
+
+
+async def test_condition_that_a_route_controller_sets_is_reset_at_once():
+    """It finds no machine, and sets NetworkUnavailable every 10 s. No pod is scheduled to the Node as long as it is set."""
+    upper, lower = clusters()
+    scene = Scene(upper, lower, status_interval=600)
+    caches, controller = scene.all_caches, _controller(scene)
+    lower.put("nodes", _lower_node(ready=True))
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(controller.run()),
+    ):
+        await asyncio.sleep(30)
+        conditions = upper.the("nodes", "vn")["status"]["conditions"]
+        others = [one for one in conditions if one["type"] != "NetworkUnavailable"]
+        assert len(others) == len(conditions) - 1
+        set_by_cloud = {"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"}
+        upper.change("nodes", "vn", status={"conditions": [*others, set_by_cloud]})
+        await asyncio.sleep(2)
+        found = condition(upper.the("nodes", "vn")["status"], "NetworkUnavailable")
+        assert (found["status"], found["reason"]) == ("False", "RouteCreated")
+        written = len(upper.asked("patch", "nodes/status"))
+        await asyncio.sleep(60)
+        assert len(upper.asked("patch", "nodes/status")) == written
 
 
 @pytest.mark.parametrize(
