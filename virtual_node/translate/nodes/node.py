@@ -56,6 +56,7 @@ def node_object(
     conditions: Sequence[Mapping[str, Any]],
     upper_id: str,
     declared: Sequence[str] = (),
+    recorded: Mapping[str, str] | None = None,
     provider_id: str = "",
     provision_seconds: float | None = None,
 ) -> dict[str, Any]:
@@ -76,9 +77,12 @@ def node_object(
         conditions: as ``node_conditions`` returns them.
         upper_id: identity of the upper cluster.
         declared: the features that the Node declares now.
+        recorded: the labels that the Node's annotation records; None: there is no Node, or it records none.
         provider_id: ``spec.providerID``; empty: none.
         provision_seconds: seconds for which a pod may wait for a new lower node; None: no nodes are added.
     """
+    # Without lower nodes, as before the first list, nothing is known about their zone.
+    shared = _shared_labels(lower_nodes) if lower_nodes else _zones(recorded or {})
     info = {field: _common(lower_nodes, field) for field in _INFO}
     info["operatingSystem"] = info["operatingSystem"] or "linux"
     info["architecture"] = info["architecture"] or "amd64"
@@ -92,7 +96,7 @@ def node_object(
         "beta.kubernetes.io/arch": info["architecture"],
         names.LABEL_LOWER_CLUSTER: _label_value(cluster_name),
         **({names.LABEL_VERSION: _label_value(release)} if release else {}),
-        **_shared_labels(lower_nodes),
+        **shared,
         **labels,
     }
     features = declared_features.published(
@@ -100,7 +104,7 @@ def node_object(
         lower_version=kubelet_version,
         before=frozenset(declared),
     )
-    annotations = {names.ANNOTATION_APPLIED: record_labels(labels)}
+    annotations = {names.ANNOTATION_APPLIED: record_labels({**shared, **labels})}
     if provision_seconds is not None:
         annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
     return {
@@ -182,8 +186,8 @@ def has_pressure(status: Mapping[str, Any] | None) -> bool:
 def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a strategic merge patch for the Node's labels, our annotations and providerID; None: nothing differs.
 
-    A label that is no longer in the configuration is removed, unless its value was changed on the Node. The
-    annotation ``applied`` records which labels came from the configuration. A user's value of the label against load
+    A label that is no longer in the configuration is removed, unless its value was changed on the Node, and so is the zone or
+    region that the lower nodes no longer share. The annotation ``applied`` records these labels. A user's value of the label against load
     balancers is kept, because users write ``false`` there. The API server allows to set a providerID, but not to change it.
 
     Like a kubelet, we write taints only at registration. Later they belong to users and the control plane
@@ -283,6 +287,10 @@ def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if len(values) == 1 and (value := values.pop()) and is_label_value(value):
             shared[key] = value
     return shared
+
+
+def _zones(labels: Mapping[str, str]) -> dict[str, str]:
+    return {key: labels[key] for key in _SHARED_LABELS if key in labels}
 
 
 def _identities(upper_id: str, name: str) -> dict[str, str]:

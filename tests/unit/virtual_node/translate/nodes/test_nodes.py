@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import quantity
+from virtual_node.translate.base.metadata import recorded_labels
 from virtual_node.translate.nodes import capacity as capacity_module
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
@@ -289,6 +290,36 @@ def test_the_node_has_properties_of_the_lower_nodes():
     assert labels["kubernetes.io/hostname"] == "vn"
 
 
+_ZONE = "topology.kubernetes.io/zone"
+
+
+def _in_zones(*zones: str) -> list[dict[str, Any]]:
+    """Return lower nodes in these zones."""
+    found = [{_ZONE: zone} for zone in zones]
+    return [{"labels": labels, "nodeInfo": {}, "declaredFeatures": frozenset()} for labels in found]
+
+
+@pytest.mark.parametrize(
+    ("zones", "config", "by_user", "expected"),
+    [
+        (("z1", "z2"), {}, "", None),  # a node of another zone was added
+        (("z2",), {}, "", "z2"),
+        ((), {}, "", "z1"),  # the lower nodes have not been listed yet
+        (("z1", "z2"), {}, "mine", "mine"),
+        (("z1", "z2"), {_ZONE: "z9"}, "", "z9"),
+    ],
+)
+def test_the_zone_is_removed_when_lower_nodes_no_longer_share_it(zones, config, by_user, expected):
+    """Pods of another zone would get it, and nodes of both zones would count as one."""
+    node = build(lower_nodes=_in_zones("z1"))
+    if by_user:
+        node["metadata"]["labels"][_ZONE] = by_user
+    desired = build(lower_nodes=_in_zones(*zones), labels=config, recorded=recorded_labels(node["metadata"]))
+    patch = translate.node_metadata_patch(node, desired) or {"metadata": {}}
+    change = patch["metadata"].get("labels") or {}
+    assert change.get(_ZONE, node["metadata"]["labels"][_ZONE]) == expected
+
+
 def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
     """Characters that a label may not have are replaced, and an unknown release is left out."""
     node = build(release="1.2.0+dirty")
@@ -404,7 +435,9 @@ def test_node_without_a_valid_annotation_keeps_its_labels(record):
     before = build(labels={"team": "a"})
     before["metadata"]["annotations"] = {} if record is None else {"virtual-node.io/applied": record}
     patch = translate.node_metadata_patch(before, build(labels={}))
-    assert patch == {"metadata": {"annotations": {"virtual-node.io/applied": '{"labels":{}}'}}}
+    assert patch is not None
+    assert "labels" not in patch["metadata"]
+    assert recorded_labels(patch["metadata"]) == {_ZONE: "z1"}
 
 
 def test_reserved_labels_win_over_configured_ones():
