@@ -121,6 +121,7 @@ class ServiceLinks:
                 links=links,
                 address=self._address,
                 master=master,
+                digits=service_environment.allows_digits(self.context.lower_version),
                 budget=budget,
             )
             service_environment.add_variables(

@@ -4,6 +4,8 @@ A kubelet knows only the Services of its own cluster, but a mirrored pod needs t
 addresses that the pod can reach. Variables that the user sets (``env``, ``envFrom``) override these, and can
 refer to them as ``$(…)``.
 
+Names of Services may begin with a digit from Kubernetes 1.37 on (KEP-5311), names of variables from 1.32 on (KEP-4369).
+
 Source: kubelet ``pkg/kubelet/envvars``, ``getServiceEnvVarMap``.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from clusterset.model.declared_features import minor_version
 from clusterset.model.pod.api_access import SERVICE as API_SERVER
 from clusterset.model.pod.conditions import CONTAINER_KINDS
 from controller_runtime.apimachinery.translation_budget import TranslationBudget
@@ -19,6 +22,8 @@ from controller_runtime.apimachinery.translation_budget import TranslationBudget
 _LOWER_LINK = "KUBERNETES_PORT_443_TCP"
 """Prefix of the variables that a lower kubelet sets for the port of its own API server."""
 _SOURCES = (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
+_DIGITS_SINCE = (1, 32)
+"""The first version of an API server that accepts variables whose names begin with a digit."""
 _FRAME = len('{"name":"","value":""},')
 _SUFFIX = len("_PORT_80_TCP_ADDR")
 _PRODUCT = "Service variables of all ports of the namespace's Services, in each container"
@@ -29,6 +34,12 @@ Source = tuple[str, str, str]
 """Kind, name and prefix of an ``envFrom`` source."""
 
 
+def allows_digits(lower_version: str) -> bool:
+    """Report whether an API server of that version accepts variables whose names begin with a digit; empty: unknown."""
+    version = minor_version(lower_version)
+    return version is not None and version >= _DIGITS_SINCE
+
+
 def service_variables(
     services: Iterable[Mapping[str, Any]],
     *,
@@ -36,6 +47,7 @@ def service_variables(
     links: bool,
     address: Callable[[Mapping[str, Any]], str],
     master: tuple[str, int] | None = None,
+    digits: bool = True,
     budget: TranslationBudget | None = None,
 ) -> dict[str, str]:
     """Return the service variables of a pod by name.
@@ -48,6 +60,8 @@ def service_variables(
         address: returns the clusterIP at which the pod can reach a Service; empty: there is none.
         master: host and port of the API server for ``KUBERNETES_SERVICE_HOST`` and related variables. None:
             the lower kubelet sets them to the lower cluster's API server.
+        digits: whether names may begin with a digit. Otherwise these Services have no variables, because the API server
+            would refuse the pod.
         budget: of the pod. It is only read, because ``add_variables`` subtracts the variables of each container. None:
             a new one.
 
@@ -71,6 +85,8 @@ def service_variables(
     for service in services:
         metadata, spec = service["metadata"], service.get("spec") or {}
         if metadata["namespace"] != namespace or (namespace, metadata["name"]) == API_SERVER:
+            continue
+        if not digits and metadata["name"][:1].isdigit():
             continue
         host = address(service)
         if host and host != "None" and spec.get("ports"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests import objects
-from virtual_node.translate.pods.service_environment import add_variables, service_variables
+from virtual_node.translate.pods.service_environment import add_variables, allows_digits, service_variables
 
 
 def _service(
@@ -53,6 +55,17 @@ def test_ipv6_addresses_are_bracketed_in_urls_only():
 
 def test_headless_and_other_namespaces_services_have_none():
     assert _variables(_service("a", ip="None"), _service("b", ip=""), _service("c", namespace="x")) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "allowed"),
+    [("v1.31.9", False), ("v1.32.0", True), ("v1.37.1-gke.5", True), ("", False), ("next", False)],
+)
+def test_services_with_a_digit_have_variables_only_where_the_api_server_accepts_them(version, allowed):
+    """Otherwise it would refuse all pods of the namespace because of the Service ``1st`` of a newer upper cluster."""
+    found = _variables(_service("1st"), _service("second"), digits=allows_digits(version))
+    assert ("1ST_SERVICE_HOST" in found) is allowed
+    assert "SECOND_SERVICE_HOST" in found
 
 
 def test_links_can_be_disabled():
