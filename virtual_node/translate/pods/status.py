@@ -267,9 +267,10 @@ _UPPER_OWN = (
 )
 """Fields with values that are valid in one cluster only. The upper pod keeps the values of the upper control
 plane, and those of the lower cluster are not copied."""
+_SCHEDULED = "PodScheduled"
 _KUBELET_CONDITIONS = frozenset(
     {
-        "PodScheduled",
+        _SCHEDULED,
         "Initialized",
         "ContainersReady",
         "Ready",
@@ -413,7 +414,9 @@ def _conditions(
             else:
                 del condition["observedGeneration"]
     for kind, foreign in before.items():
-        if kind not in conditions and kind not in _KUBELET_CONDITIONS:
+        # The upper scheduler has bound the pod. Until the lower one looks at it, there is no other condition.
+        is_bound = kind == _SCHEDULED and foreign.get("status") == "True"
+        if kind not in conditions and (is_bound or kind not in _KUBELET_CONDITIONS):
             conditions[kind] = dict(foreign)
     ready = conditions.get("Ready", {})
     if ready.get("status") == "True" and upper["spec"].get("readinessGates"):

@@ -66,6 +66,18 @@ def test_a_removed_lower_condition_is_removed(kind):
     assert patch["status"]["conditions"] == [{"$patch": "delete", "type": kind}]
 
 
+@pytest.mark.parametrize(("status", "stays"), [("True", True), ("False", False)])
+def test_the_upper_scheduler_has_scheduled_a_pod_that_the_lower_one_has_not_seen(status, stays):
+    """``kubectl wait --for=condition=PodScheduled`` waited again, and each new pod cost a write. A refusal of ours is over."""
+    scheduled = {"type": "PodScheduled", "status": status}
+    above = upper(phase="Pending", conditions=[scheduled])
+    found = upper_status(lower(phase="Pending"), above)
+    assert (scheduled in found["conditions"]) is stays
+    assert (status_patch(above["status"], found, uid="u") is None) is stays
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    assert upper_status(lower(conditions=[unschedulable]), above)["conditions"] == [unschedulable]
+
+
 def test_a_generation_is_observed_when_the_lower_kubelet_has_observed_it():
     """Clients that wait for a resize read observedGeneration first: it must not precede the lower change."""
     ready = {"type": "Ready", "status": "True", "observedGeneration": 4}
