@@ -201,9 +201,12 @@ class KubeletEndpoints:
             self._log.error("error while closing the clients of a lower cluster", exc_info=error)
 
     def addresses(self, node: NodeConfig) -> list[dict[str, str]]:
-        """Return ``status.addresses`` of a virtual node."""
+        """Return ``status.addresses`` of a virtual node.
+
+        No DNS knows its name. API servers and metrics-server prefer the Hostname by default, so it is the address, too.
+        """
         internal = node.node_ip or self._node_ip
-        found = [{"type": "InternalIP", "address": internal}, {"type": "Hostname", "address": node.name}]
+        found = [{"type": "InternalIP", "address": internal}, {"type": "Hostname", "address": internal}]
         if self._config.external_ip:
             found.append({"type": "ExternalIP", "address": self._config.external_ip})
         return found

@@ -157,6 +157,16 @@ async def test_virtual_nodes_with_addresses_of_their_own_use_the_same_port():
         await endpoints.__aexit__(None, None, None)
 
 
+async def test_every_type_of_address_leads_to_the_virtual_node():
+    """With the default ``--kubelet-preferred-address-types``, API servers use the Hostname; no DNS knows a virtual node."""
+    endpoints = KubeletEndpoints(KubeletConfig(external_ip="203.0.113.7"), upper=SimpleNamespace())  # type: ignore[arg-type]
+    endpoints._node_ip = "10.0.0.7"
+    found = {one["type"]: one["address"] for one in endpoints.addresses(NodeConfig(name="vn"))}
+    assert found == {"InternalIP": "10.0.0.7", "Hostname": "10.0.0.7", "ExternalIP": "203.0.113.7"}
+    own = endpoints.addresses(NodeConfig(name="vn", node_ip="10.0.0.8"))
+    assert {one["address"] for one in own} == {"10.0.0.8", "203.0.113.7"}
+
+
 async def test_an_address_of_another_machine_is_an_error_that_names_it():
     """It does not try two hundred ports."""
     endpoints = _endpoints()
