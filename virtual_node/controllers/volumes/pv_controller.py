@@ -268,14 +268,17 @@ class VolumeController:
         return ours
 
     async def _may_go(self, name: str, lower: Object | None, mirror: Object) -> bool:
-        """Report whether an unwanted mirror may be deleted: volume gone, or mirror unclaimed and volume not Released."""
+        """Report whether an unwanted mirror may be deleted: volume gone, or mirror unclaimed and its data not kept.
+
+        Data is kept by a Released volume, and by a lower claim of ours that outlives its upper claim.
+        """
         if lower is None:
             # Read live, because our cache may be behind: deleting the mirror cannot be undone.
             selector = f"metadata.name={name}"
             mirrored = await self.context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
             return not mirrored.items
-        phase = (lower.status or {}).get("phase")
-        return phase != "Released" and not (mirror.spec or {}).get("claimRef")
+        is_kept = (lower.status or {}).get("phase") == "Released" or self._lower_claim(lower.to_dict())
+        return not is_kept and not (mirror.spec or {}).get("claimRef")
 
     async def _nodes(self, lower: dict[str, Any]) -> list[str]:
         """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them.

@@ -137,6 +137,27 @@ class ClaimRequests:
             return ""
         return name if pv.is_retained(mirror) else ""
 
+    def is_bound_to_volume_of(self, upper: dict[str, Any], lower: dict[str, Any]) -> bool:
+        """Report whether an upper claim has got the volume of a lower claim that was kept for an earlier upper claim.
+
+        An administrator has released the mirror, and the upper cluster has bound it to the new claim. A user who only
+        names the volume in a claim does not get it.
+        """
+        volume = lower["spec"].get("volumeName")
+        mirror = self.caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
+        if not volume or mirror is None or self.mirrored_volume(upper) != volume:
+            return False
+        owner = ((mirror.spec or {}).get("claimRef") or {}).get("uid")
+        is_deleting = any(one["metadata"].get("deletionTimestamp") for one in (upper, lower))
+        return owner == upper["metadata"]["uid"] and translate.is_bound(upper) and not is_deleting
+
+    async def take_over(self, upper: dict[str, Any], lower: dict[str, Any]) -> None:
+        """Mark a lower claim that was kept as made for an upper claim."""
+        marks = {names.LABEL_UPPER_UID: upper["metadata"]["uid"]}
+        await patch_claim(self.context.lower, lower, {"metadata": {"labels": marks}})
+        key = f"{upper['metadata']['namespace']}/{upper['metadata']['name']}"
+        self.context.log.info("kept lower claim is used by a new upper claim", claim=key)
+
     async def made_for(self, upper: dict[str, Any]) -> dict[str, Any] | None:
         """Read the lower claim that we made for an upper one; None: there is none, or another claim has its name."""
         metadata = upper["metadata"]
@@ -419,6 +440,10 @@ class ClaimController:
             return await self._vanished(key, lower)
         upper = upper_object.to_dict()
         if lower is not None and lower["metadata"]["labels"].get(names.LABEL_UPPER_UID) != upper_object.uid:
+            if self._claims.is_bound_to_volume_of(upper, lower):
+                self._note_orphan(key, orphaned=False)
+                await self._claims.take_over(upper, lower)
+                return Result(requeue_after=_BINDING_RETRY)
             # The lower claim belongs to an earlier upper claim of the same name.
             await self._vanished(key, lower)
             what = claim_conflict(self.context.name, key, "an earlier claim")

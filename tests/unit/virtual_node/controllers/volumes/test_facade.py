@@ -412,6 +412,37 @@ async def test_data_of_a_volume_that_is_retained_in_the_upper_cluster_stays(abov
         assert (lower.find("persistentvolumeclaims", KEY) is not None) == stays
 
 
+@pytest.mark.parametrize(
+    ("claimed_by", "phase", "is_taken"),
+    [("c-2", "Bound", True), ("c-1", "Pending", False), ("c-2", "Pending", False)],
+    ids=["released and bound again", "a user names the volume", "not bound yet"],
+)
+async def test_kept_data_is_used_again_by_a_claim_that_gets_the_volume(claimed_by, phase, is_taken):
+    """As on a real node: an administrator removes the claimRef of the retained volume, and a claim of the name binds it."""
+    upper, lower = clusters()
+    _bound(upper, lower, above="Retain", below="Delete")
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(5)
+        await upper.delete(resources.PERSISTENT_VOLUME_CLAIMS, "data", namespace="shop")
+        await asyncio.sleep(30)
+        assert upper.find("persistentvolumeclaims", KEY) is None
+        spec = upper.the("persistentvolumes", MIRROR)["spec"]
+        upper.change("persistentvolumes", MIRROR, spec={**spec, "claimRef": None})
+        await asyncio.sleep(30)
+        assert upper.find("persistentvolumes", MIRROR) is not None
+        reference = {"namespace": "shop", "name": "data", "uid": claimed_by}
+        upper.change("persistentvolumes", MIRROR, spec={**spec, "claimRef": reference})
+        upper.put("persistentvolumeclaims", claim(uid="c-2", bound_to=MIRROR, status={"phase": phase}))
+        await asyncio.sleep(60)
+        below = lower.the("persistentvolumeclaims", KEY)
+        assert below["metadata"]["uid"] == "l-1"
+        assert below["metadata"]["labels"][names.LABEL_UPPER_UID] == ("c-2" if is_taken else "c-1")
+        above = upper.the("persistentvolumeclaims", KEY)
+        assert (pvc.FINALIZER in (above["metadata"].get("finalizers") or ())) is is_taken
+        assert is_taken or "ClaimConflict" in [reason for reason, _ in scene.scene.events]
+
+
 @pytest.mark.parametrize("made_for", ["shop", "market"])
 async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_for):
     """Two upper namespaces have one lower one; the claim of one of them is deleted, the lower claim may be the other's."""
