@@ -211,22 +211,32 @@ class ClaimRequests:
         missing = next(filter(None, map(_NO_CLASS.search, messages)), None)
         return f"has no StorageClass {missing[1]}, so it " if missing is not None else ""
 
-    async def resize(self, upper: dict[str, Any], lower: dict[str, Any]) -> str:
-        """Resize the lower claim if the upper claim requests another size, and restore our annotations.
+    async def follow(self, upper: dict[str, Any], lower: dict[str, Any]) -> tuple[str, str]:
+        """Send what may change on a claim to the lower claim: labels, annotations and the requested size.
 
-        Returns why the lower cluster refused; empty: it did not.
+        Returns reason and message of an event about what the lower cluster refused; empty: it refused nothing.
 
         Raises:
             ApiError: another claim has the name now (Conflict), or the request failed.
         """
-        patch = translate.claim_patch(lower, upper)
-        if patch is None:
-            return ""
-        try:
-            await patch_claim(self.context.lower, lower, patch)
-        except (Forbidden, Invalid) as error:
-            return f"Lower cluster {self.context.name} refused to resize the claim: {error.message}"
-        return ""
+        rules = self.context.rules.policy.of(upper["metadata"]["namespace"]).metadata
+        refused = "", ""
+        for patch, reason, what in (
+            (
+                translate.claim_metadata_patch(lower, upper, rules=rules),
+                "UpdateRefused",
+                "to change the labels of",
+            ),
+            (translate.resize_patch(lower, upper), "VolumeResizeFailed", "to resize"),
+        ):
+            if patch is None:
+                continue
+            try:
+                await patch_claim(self.context.lower, lower, patch)
+            except (Forbidden, Invalid) as error:
+                why = f"Lower cluster {self.context.name} refused {what} the claim: {error.message}"
+                refused = reason, why
+        return refused
 
     async def finalizers(
         self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
@@ -469,8 +479,9 @@ class ClaimController:
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
         await self._claims.finalizers(upper, add=(translate.FINALIZER,))
-        if refusal := await self._claims.resize(upper, lower):
-            self._claims.record_event(upper_object, "VolumeResizeFailed", refusal)
+        reason, refusal = await self._claims.follow(upper, lower)
+        if refusal:
+            self._claims.record_event(upper_object, reason, refusal)
         return await self._bring_up(key, upper, lower)
 
     def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
@@ -508,7 +519,7 @@ class ClaimController:
             return Result(requeue_after=_BINDING_RETRY)
         if self._claims.is_owned(existing, upper_object.namespace, upper_object):
             # Not in the cache yet, or a user has changed the annotation with its upper namespace, which is restored.
-            await self._claims.resize(upper, existing.to_dict())
+            await self._claims.follow(upper, existing.to_dict())
         else:
             what = claim_conflict(self.context.name, existing.key, "a claim that is not ours")
             self._claims.record_event(upper_object, CLAIM_CONFLICT, what)

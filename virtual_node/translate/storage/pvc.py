@@ -13,7 +13,14 @@ from clusterset.model import names
 from clusterset.model.policy.config import MetadataRules
 from controller_runtime.apimachinery import quantity
 from virtual_node.translate.base import fields
-from virtual_node.translate.base.metadata import DEFAULT_RULES, copied, merge_patch
+from virtual_node.translate.base.metadata import (
+    DEFAULT_RULES,
+    copied,
+    merge_patch,
+    metadata_patch,
+    render_record,
+    sent,
+)
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
 FINALIZER = f"{names.DOMAIN}/lower-claim"
@@ -70,23 +77,35 @@ def lower_claim(
         volume_name: the lower volume that the lower claim must be bound to; empty: any.
         rules: ``policy.metadata`` for the upper namespace.
     """
-    metadata, above = upper["metadata"], upper["spec"]
+    above = upper["spec"]
     spec = {field: above[field] for field in _CARRIED if field in above}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
-    kept = copied("PersistentVolumeClaim", metadata, rules)
+    metadata = _metadata(upper, rules)
+    labels = {**metadata["labels"], **ownership_labels(owner, upper["metadata"]["uid"])}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
-            "name": metadata["name"],
+            **metadata,
+            "name": upper["metadata"]["name"],
             "namespace": namespace,
-            "labels": {**kept["labels"], **ownership_labels(owner, metadata["uid"])},
-            "annotations": {**kept["annotations"], **_marks(metadata)},
+            "labels": labels,
         },
         "spec": spec,
+    }
+
+
+def _metadata(upper: Mapping[str, Any], rules: MetadataRules) -> dict[str, dict[str, str]]:
+    """Return the labels and annotations of an upper claim's lower claim, with their record, but without ownership labels."""
+    kept = copied("PersistentVolumeClaim", upper["metadata"], rules)
+    record = {field: keys for field, keys in sent(kept, own={}).items() if keys}
+    noted = {names.ANNOTATION_APPLIED: render_record(record)} if record else {}
+    return {
+        "labels": kept["labels"],
+        "annotations": {**kept["annotations"], **_marks(upper["metadata"]), **noted},
     }
 
 
@@ -132,16 +151,32 @@ def may_delete_lower(upper: Mapping[str, Any]) -> bool:
     return PROTECTION not in (upper["metadata"].get("finalizers") or ())
 
 
-def claim_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a merge patch that resizes a lower claim or restores our annotations; None: nothing to do."""
-    patch: dict[str, Any] = {}
+def resize_patch(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a merge patch that resizes a lower claim; None: nothing to do."""
     wanted = _request(upper)
-    if wanted and _is_resize(quantity.amount(wanted), lower):
-        patch["spec"] = {"resources": {"requests": {"storage": wanted}}}
-    marks, annotations = _marks(upper["metadata"]), lower["metadata"].get("annotations") or {}
-    if not marks.items() <= annotations.items():
-        patch["metadata"] = {"annotations": marks}
-    return patch or None
+    if not wanted or not _is_resize(quantity.amount(wanted), lower):
+        return None
+    return {"spec": {"resources": {"requests": {"storage": wanted}}}}
+
+
+def claim_metadata_patch(
+    lower: Mapping[str, Any], upper: Mapping[str, Any], *, rules: MetadataRules = DEFAULT_RULES
+) -> dict[str, Any] | None:
+    """Return a merge patch of labels and annotations that changed on an upper claim, and of our annotations; None: nothing to do.
+
+    Storage drivers of the lower cluster read them. What the lower cluster has set or changed stays.
+    """
+    below, above = lower["metadata"], upper["metadata"]
+    recorded = None
+    if names.ANNOTATION_APPLIED not in (below.get("annotations") or {}):
+        # A claim of an earlier release has no record. What it has as the upper claim has was copied.
+        recorded = {
+            field: [key for key, value in (above.get(field) or {}).items() if current.get(key) == value]
+            for field in ("labels", "annotations")
+            if (current := below.get(field) or {})
+        }
+    patch = metadata_patch(below, _metadata(upper, rules), removable={}, recorded=recorded)
+    return {"metadata": patch} if patch else None
 
 
 def status_patch(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any] | None:

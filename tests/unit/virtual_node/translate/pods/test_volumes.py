@@ -74,7 +74,12 @@ def test_a_lower_claim_has_the_same_requests_and_the_lower_class():
     )
     assert lower["metadata"]["namespace"] == "u-shop"
     assert lower["metadata"]["labels"][names.LABEL_UPPER_UID] == "u-1"
-    assert set(lower["metadata"]["annotations"]) == {"note", "global", names.ANNOTATION_UPPER_NAMESPACE}
+    assert set(lower["metadata"]["annotations"]) == {
+        "note",
+        "global",
+        names.ANNOTATION_UPPER_NAMESPACE,
+        names.ANNOTATION_APPLIED,
+    }
     assert lower["spec"] == {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
@@ -91,13 +96,48 @@ def test_without_a_class_the_lower_default_applies():
     assert empty["spec"]["storageClassName"] == ""
 
 
+def _changed(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    """Return a lower claim's labels and annotations after the patch, without our own."""
+    patch = (claims.claim_metadata_patch(lower, upper) or {}).get("metadata") or {}
+    found: dict[str, str] = {}
+    for field in ("labels", "annotations"):
+        merged = {**(lower["metadata"].get(field) or {}), **(patch.get(field) or {})}
+        found |= {
+            key: value for key, value in merged.items() if value is not None and key in {"note", "tier"}
+        }
+    return found
+
+
+@pytest.mark.parametrize("has_record", [True, False], ids=["", "of an earlier release"])
+def test_labels_and_annotations_of_a_claim_follow(has_record):
+    """Storage drivers read them, for example to change the performance of a volume, or to make backups of it."""
+    upper = _claim()
+    lower = claims.lower_claim(upper, namespace="n", owner=OWNER, storage_class=None)
+    if not has_record:
+        del lower["metadata"]["annotations"][names.ANNOTATION_APPLIED]
+    else:
+        assert claims.claim_metadata_patch(lower, upper) is None
+    note = upper["metadata"]["annotations"]["note"]
+    with_label = _claim()
+    with_label["metadata"]["labels"] = {"tier": "gold"}
+    assert _changed(lower, with_label) == {"note": note, "tier": "gold"}
+    changed = _claim()
+    changed["metadata"]["annotations"]["note"] = "other"
+    assert _changed(lower, changed)["note"] == ("other" if has_record else note)
+    removed = _claim()
+    del removed["metadata"]["annotations"]["note"]
+    assert _changed(lower, removed) == ({} if has_record else {"note": note})
+    lower["metadata"]["annotations"]["note"] = "of the lower cluster"
+    assert _changed(lower, upper)["note"] == "of the lower cluster"
+
+
 @pytest.mark.parametrize(
     ("wanted", "grows"), [("2Gi", True), ("1Gi", False), ("512Mi", False), ("1024Mi", False)]
 )
 def test_only_growth_is_passed_on(wanted, grows):
     """Compared by value; Kubernetes does not shrink volumes."""
     upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
-    assert ("spec" in (claims.claim_patch(_claim(), upper) or {})) == grows
+    assert (claims.resize_patch(_claim(), upper) is not None) == grows
 
 
 @pytest.mark.parametrize(
@@ -109,7 +149,7 @@ def test_a_failed_expansion_is_tried_with_a_smaller_size(wanted, capacity, is_se
     upper = _claim(spec={"resources": {"requests": {"storage": wanted}}})
     status = {"phase": "Bound", "capacity": {"storage": capacity}} if capacity else {"phase": "Pending"}
     lower = _claim(spec={"resources": {"requests": {"storage": "1000Gi"}}}, status=status)
-    sent = (claims.claim_patch(lower, upper) or {}).get("spec")
+    sent = (claims.resize_patch(lower, upper) or {}).get("spec")
     assert sent == ({"resources": {"requests": {"storage": wanted}}} if is_sent else None)
 
 
