@@ -80,6 +80,7 @@ class PodUpdater:
                     lower,
                     self.context.options[node],
                     self.context.rules.policy.of(upper.namespace),
+                    before=sync.synced if sync.reached and not sync.resized else None,
                     was_resized=sync.resized,
                     known=self._known[node],
                 ),

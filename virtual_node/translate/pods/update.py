@@ -42,9 +42,12 @@ from virtual_node.translate.pods.lower_pod import (
 Patch = Mapping[str, Any]
 Pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The current and the desired container of each name that both specs have."""
+Unchanged = frozenset[tuple[str, str, str]]
+"""List, name and field of containers, where the field has been requested before; the pod's own resources have empty names."""
 _OPTIONAL = (names.ANNOTATION_TRIPPED_LABELS, names.ANNOTATION_OVERRIDES)
 """Our annotations that only some lower pods have."""
 _SECONDS = "tolerationSeconds"
+_RESOURCES = "resources"
 _OWN_NAMES = (b'"fieldPath":"metadata.name"', b'"fieldPath":"metadata.uid"')
 """References of a spec to the pod's own name or uid."""
 
@@ -225,6 +228,7 @@ def plan(
     options: PodOptions,
     rules: Effective,
     *,
+    before: Object | None = None,
     was_resized: bool = False,
     known: KnownPairs | None = None,
 ) -> SpecPlan:
@@ -235,6 +239,8 @@ def plan(
         below: the lower pod.
         options: translation options.
         rules: the policy for the upper namespace.
+        before: an earlier state of the upper pod that the lower pod had, so that lower admission has changed what differs and is
+            the same in both states; None: unknown.
         was_resized: a resize was sent that the lower pod does not record as requested.
         known: pairs that needed no change with these options; this pair is added if it needs none. None: none is known.
 
@@ -251,7 +257,8 @@ def plan(
             return SpecPlan(upper, PodChanges(), [], budget)
     requested = lower_pod(upper, options, budget)
     desired = overridden(requested, upper, options, budget)
-    changes = pod_patch(lower, desired, upper, options, budget)
+    unchanged = unchanged_fields(before.to_dict(), upper) if before is not None else frozenset()
+    changes = pod_patch(lower, desired, upper, options, budget, unchanged=unchanged)
     main: Mapping[str, Any] = changes.metadata_and_spec or {}
     resize = changes.resize
     if not was_resized and is_already_requested(lower, desired, is_as_created=is_as_created):
@@ -259,7 +266,8 @@ def plan(
     # The policy applies to the changes without overrides.
     asked, asked_main = changes, main
     if names.ANNOTATION_OVERRIDES in desired["metadata"]["annotations"]:
-        asked = pod_patch(lower, requested, upper, replace(options, overrides=OverrideSet()))
+        plain = replace(options, overrides=OverrideSet())
+        asked = pod_patch(lower, requested, upper, plain, unchanged=unchanged)
         asked_main = asked.metadata_and_spec or {}
     policy = ChangePolicy(lower, rules)
     debugging, of_debugging = policy.debug_containers(changes.debug_containers, asked.debug_containers)
@@ -305,6 +313,8 @@ def pod_patch(
     upper: Mapping[str, Any],
     options: PodOptions,
     budget: TranslationBudget | None = None,
+    *,
+    unchanged: Unchanged = frozenset(),
 ) -> PodChanges:
     """Return the patches that turn a lower pod into the pod that ``overridden`` would create now.
 
@@ -314,6 +324,7 @@ def pod_patch(
         upper: the upper pod.
         options: translation options.
         budget: as in ``lower_pod``.
+        unchanged: images and resources that stay as they are.
 
     Raises:
         TooLargeError: the translation of the debug containers exceeds the budget.
@@ -325,11 +336,26 @@ def pod_patch(
     ):
         patch["metadata"] = metadata
     containers = {kind: _pairs(lower["spec"], desired["spec"], kind) for kind in SPEC_CONTAINERS}
-    if spec := _spec_patch(lower["spec"], desired["spec"], containers):
+    if spec := _spec_patch(lower["spec"], desired["spec"], containers, unchanged):
         patch["spec"] = spec
-    resize = _resize_patch(lower["spec"], desired["spec"], containers)
+    resize = _resize_patch(lower["spec"], desired["spec"], containers, unchanged)
     ephemeral = _ephemeral_patch(lower["spec"], ephemeral_containers(upper, options, budget))
     return PodChanges(patch or None, resize, ephemeral)
+
+
+def unchanged_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> Unchanged:
+    """Return the images and resources that are the same in two states of an upper pod."""
+    found: set[tuple[str, str, str]] = set()
+    for kind in SPEC_CONTAINERS:
+        found |= {
+            (kind, earlier["name"], field)
+            for earlier, later in _pairs(before["spec"], after["spec"], kind)
+            for field in ("image", _RESOURCES)
+            if earlier.get(field) == later.get(field)
+        }
+    if before["spec"].get(_RESOURCES) == after["spec"].get(_RESOURCES):
+        found.add(("", "", _RESOURCES))
+    return frozenset(found)
 
 
 def likeness(lower: Mapping[str, Any], upper: Mapping[str, Any], options: PodOptions) -> bytes | None:
@@ -479,7 +505,10 @@ def _pairs(lower: Mapping[str, Any], desired: Mapping[str, Any], kind: str) -> P
 
 
 def _spec_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], containers: Mapping[str, Pairs]
+    lower: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    containers: Mapping[str, Pairs],
+    unchanged: Unchanged,
 ) -> dict[str, Any]:
     patch: dict[str, Any] = {}
     for kind, pairs in containers.items():
@@ -487,6 +516,7 @@ def _spec_patch(
             {"name": wanted["name"], "image": wanted["image"]}
             for current, wanted in pairs
             if current.get("image") != wanted.get("image")
+            and (kind, wanted["name"], "image") not in unchanged
         ]
         if images:
             patch[kind] = images
@@ -526,7 +556,10 @@ def _text(toleration: Mapping[str, Any], ignored: str = "") -> str:
 
 
 def _resize_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], containers: Mapping[str, Pairs]
+    lower: Mapping[str, Any],
+    desired: Mapping[str, Any],
+    containers: Mapping[str, Pairs],
+    unchanged: Unchanged,
 ) -> dict[str, Any] | None:
     """Return a patch that resizes cpu and memory of containers (KEP-1287) and pod (KEP-5419); None: no change."""
     patch: dict[str, Any] = {}
@@ -534,12 +567,13 @@ def _resize_patch(
         changed = [
             {"name": wanted["name"], "resources": change}
             for current, wanted in pairs
-            if (change := _resource_change(current, wanted))
+            if (kind, wanted["name"], _RESOURCES) not in unchanged
+            and (change := _resource_change(current, wanted))
         ]
         if changed:
             patch[kind] = changed
-    if of_pod := _resource_change(lower, desired):
-        patch["resources"] = of_pod
+    if ("", "", _RESOURCES) not in unchanged and (of_pod := _resource_change(lower, desired)):
+        patch[_RESOURCES] = of_pod
     return {"spec": patch} if patch else None
 
 

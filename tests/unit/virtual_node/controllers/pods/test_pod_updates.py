@@ -58,6 +58,37 @@ async def test_a_restart_keeps_changes_of_lower_admission():
         assert second.below()["spec"]["containers"][0]["image"] == "web:2"
 
 
+def _cpu(amount: str) -> Body:
+    return {"requests": {"cpu": amount}}
+
+
+async def test_a_change_of_a_container_keeps_what_lower_admission_changed_in_others():
+    """A registry mirror and a cluster with minimum requests: the other container would restart, or the resize be refused."""
+    web, proxy = {"name": "web", "image": "web:1"}, {"name": "proxy", "image": "proxy:1"}
+    async with running() as scene:
+        above = [{**web, "resources": _cpu("1")}, {**proxy, "resources": _cpu("10m")}]
+        scene.bind(containers=above)
+        await asyncio.sleep(10)
+        admitted = [
+            {"name": "web", "image": "mirror.local/web:1", "resources": _cpu("1")},
+            {"name": "proxy", "image": "mirror.local/proxy:1", "resources": _cpu("250m")},
+        ]
+        scene.lower.change("pods", KEY, spec={"containers": admitted})
+        await asyncio.sleep(10)
+        above = [{**above[0], "image": "web:2", "resources": _cpu("2")}, above[1]]
+        scene.upper.change("pods", KEY, spec={"containers": above})
+        await asyncio.sleep(10)
+        expected = [{**admitted[0], "image": "web:2", "resources": _cpu("2")}, admitted[1]]
+        assert scene.below()["spec"]["containers"] == expected
+        above = [above[0], {**above[1], "resources": _cpu("500m")}]
+        scene.upper.change("pods", KEY, spec={"containers": above})
+        await asyncio.sleep(10)
+        assert scene.below()["spec"]["containers"] == [
+            expected[0],
+            {**expected[1], "resources": _cpu("500m")},
+        ]
+
+
 @pytest.mark.parametrize(("generation", "image"), [(1, "mirror.local/web:1"), (2, "web:1")])
 async def test_an_upgrade_keeps_changes_of_lower_admission(generation, image):
     """An earlier release did not record its request; it was equal if the upper pod has not changed since."""
