@@ -193,7 +193,8 @@ class NodeConfig(ConfigStruct):
     """Labels of the Node, which override the default labels. A label that is removed here is removed from the
     Node, too."""
     taints: list[Taint] | None = None
-    """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none."""
+    """Taints of the Node. Unset: ``virtual-kubelet.io/provider=k8s:NoSchedule``. An empty list: none. A change here changes the
+    Node; a taint that users removed or changed on the Node stays as it is."""
     capacity: CapacityPolicy = msgspec.field(default_factory=CapacityPolicy)
     autoscaling: Autoscaling | None = None
     """Nodes that the lower cluster's autoscaler adds for pods that wait. The virtual node offers them in addition to the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from clusterset.model import declared_features, names
 from clusterset.model.pod.conditions import is_true
 from controller_runtime.apimachinery import quantity, timestamps
 from virtual_node.translate.base.fields import cut, is_label_value
-from virtual_node.translate.base.metadata import map_patch, record_labels, recorded_labels
+from virtual_node.translate.base.metadata import applied, map_patch, recorded_labels
 
 PROVIDER_TAINT = names.TAINT_PROVIDER
 _SHARED_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
@@ -104,7 +105,7 @@ def node_object(
         lower_version=kubelet_version,
         before=frozenset(declared),
     )
-    annotations = {names.ANNOTATION_APPLIED: record_labels({**shared, **labels})}
+    annotations = {names.ANNOTATION_APPLIED: _record({**shared, **labels}, taints)}
     if provision_seconds is not None:
         annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
     return {
@@ -175,6 +176,12 @@ def node_conditions(
     return conditions
 
 
+def _record(labels: Mapping[str, str], taints: Sequence[Mapping[str, str]]) -> str:
+    """Return the value of the annotation ``applied``, of which ``recorded_labels`` reads the labels."""
+    record = {"labels": dict(labels), "taints": [dict(taint) for taint in taints]}
+    return json.dumps(record, sort_keys=True, separators=(",", ":"))
+
+
 def has_pressure(status: Mapping[str, Any] | None) -> bool:
     """Report whether another program has set one of the conditions that are always False on a virtual node.
 
@@ -190,8 +197,8 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     region that the lower nodes no longer share. The annotation ``applied`` records these labels. A user's value of the label against load
     balancers is kept, because users write ``false`` there. The API server allows to set a providerID, but not to change it.
 
-    Like a kubelet, we write taints only at registration. Later they belong to users and the control plane
-    (cordon, not-ready, drain).
+    Taints belong to users and the control plane (cordon, not-ready, drain). Only those that change in the configuration are
+    changed, with the Node's version as a precondition, because a patch replaces the whole list.
     """
     before, wanted = current["metadata"], desired["metadata"]
     labels, ours = before.get("labels") or {}, recorded_labels(before) or {}
@@ -207,9 +214,46 @@ def node_metadata_patch(current: Mapping[str, Any], desired: Mapping[str, Any]) 
     }
     patch = {field: change for field, change in changes.items() if change}
     made: dict[str, Any] = {"metadata": patch} if patch else {}
+    spec: dict[str, Any] = {}
     if provider_id and not (current.get("spec") or {}).get("providerID"):
-        made["spec"] = {"providerID": provider_id}
-    return made or None
+        spec["providerID"] = provider_id
+    if (taints := _changed_taints(current, desired["spec"]["taints"])) is not None:
+        spec["taints"] = taints
+        made.setdefault("metadata", {})["resourceVersion"] = before.get("resourceVersion")
+    return made | ({"spec": spec} if spec else {}) or None
+
+
+def _changed_taints(
+    current: Mapping[str, Any], wanted: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]] | None:
+    """Return the Node's taints after a change of the configuration; None: it has not changed, or they are current.
+
+    A taint is identified by key and effect. A user who removed one of ours does not get it back, and one whose value a user
+    has changed is not removed.
+    """
+    recorded = applied(current["metadata"]).get("taints")
+    if not isinstance(recorded, list):
+        return None  # registered by an earlier release
+    before = {_identity(taint): taint for taint in recorded if isinstance(taint, dict)}
+    after = {_identity(taint): taint for taint in wanted}
+    present = {_identity(taint): taint for taint in (current.get("spec") or {}).get("taints") or ()}
+    changed = dict(present)
+    for key, taint in before.items():
+        if key not in after and key in present and _value(present[key]) == _value(taint):
+            del changed[key]
+    for key, new in after.items():
+        is_new = key not in before or _value(before[key]) != _value(new)
+        if is_new and (key not in present or _value(present[key]) != _value(new)):
+            changed[key] = dict(new)
+    return None if changed == present else list(changed.values())
+
+
+def _identity(taint: Mapping[str, Any]) -> tuple[str, str]:
+    return str(taint.get("key")), str(taint.get("effect"))
+
+
+def _value(taint: Mapping[str, Any]) -> str:
+    return str(taint.get("value") or "")
 
 
 def node_status_patch(

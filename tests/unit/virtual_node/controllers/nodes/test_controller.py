@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterset.config import DNSConfig
-from clusterset.model.autoscaling import Autoscaling, Shape
+from clusterset.model.autoscaling import Autoscaling, Shape, Taint
 from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import condition, is_true
 from tests.background import working
@@ -96,6 +96,27 @@ async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
         lower.put("nodes", _lower_node(ready=False, is_cordoned=True))
         await asyncio.sleep(10)
         assert condition(upper.the("nodes", "vn")["status"], "Ready")["reason"] == "NoReadyLowerNodes"
+
+
+async def test_changed_taints_of_the_configuration_change_the_node():
+    """The setting had no effect after the Node was registered. The cordon stays."""
+    upper, lower = clusters()
+
+    async def after_start_with(taints: list[Taint] | None) -> list[str]:
+        """Return the keys of the Node's taints after a process with this configuration has started."""
+        scene = Scene(upper, lower)
+        scene.context.nodes["vn"].taints = taints
+        async with working(_controller(scene).run()):
+            await asyncio.sleep(10)
+        return [taint["key"] for taint in upper.the("nodes", "vn")["spec"].get("taints") or ()]
+
+    cordon, ours = "node.kubernetes.io/unschedulable", "virtual-kubelet.io/provider"
+    assert await after_start_with(None) == [ours]
+    present = upper.the("nodes", "vn")["spec"]["taints"]
+    upper.change("nodes", "vn", spec={"taints": [*present, {"key": cordon, "effect": "NoSchedule"}]})
+    assert await after_start_with(None) == [ours, cordon]
+    assert await after_start_with([]) == [cordon]
+    assert await after_start_with([Taint(key="gpu")]) == [cordon, "gpu"]
 
 
 async def test_condition_that_a_route_controller_sets_is_reset_at_once():

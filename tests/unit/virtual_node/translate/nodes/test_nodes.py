@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -438,6 +439,50 @@ def test_node_without_a_valid_annotation_keeps_its_labels(record):
     assert patch is not None
     assert "labels" not in patch["metadata"]
     assert recorded_labels(patch["metadata"]) == {_ZONE: "z1"}
+
+
+_OURS = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+_GPU = {"key": "gpu", "value": "", "effect": "NoSchedule"}
+_CORDON = {
+    "key": "node.kubernetes.io/unschedulable",
+    "effect": "NoSchedule",
+    "timeAdded": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "wanted", "expected"),
+    [
+        ([_OURS], [_OURS, _CORDON], [_OURS], None),
+        ([_OURS], [_OURS, _CORDON], [], [_CORDON]),
+        ([_OURS], [_OURS, _CORDON], [_OURS, _GPU], [_OURS, _CORDON, _GPU]),
+        ([_OURS], [_OURS], [{**_OURS, "value": "v"}], [{**_OURS, "value": "v"}]),
+        ([_OURS], [_CORDON], [_OURS], None),
+        ([_OURS], [{**_OURS, "value": "theirs"}, _CORDON], [], None),
+        ([_OURS], [_OURS, {"key": "gpu", "effect": "NoSchedule"}], [_OURS, _GPU], None),
+        (None, [_OURS], [], None),
+        ("malformed", [_OURS], [], None),
+        (["malformed"], [_OURS], [_OURS, _GPU], [_OURS, _GPU]),
+    ],
+    ids=[
+        "unchanged", "removed", "added", "another value", "a user removed it", "a user changed it", "a user added it",
+        "of an earlier release", "no list", "no taints",
+    ],
+)  # fmt: skip
+def test_taints_follow_the_configuration_and_keep_those_of_others(recorded, present, wanted, expected):
+    """A kubelet writes them once. Here, users edit a file, as they do for labels, which follow."""
+    current = build(taints=[])
+    record = {"labels": {_ZONE: "z1"}, **({} if recorded is None else {"taints": recorded})}
+    current["metadata"]["annotations"]["virtual-node.io/applied"] = json.dumps(record)
+    current["metadata"]["resourceVersion"] = "7"
+    current["spec"]["taints"] = present
+    desired = build(taints=wanted)
+    patch = translate.node_metadata_patch(current, desired) or {}
+    assert patch.get("spec", {}).get("taints") == expected
+    assert (patch.get("metadata", {}).get("resourceVersion") == "7") is (expected is not None)
+    if expected is not None:
+        after = {**desired, "spec": {"taints": expected}}
+        assert translate.node_metadata_patch(after, desired) is None
 
 
 def test_reserved_labels_win_over_configured_ones():
