@@ -50,6 +50,9 @@ from virtual_node.translate.pods.synthetic_status import DISRUPTION_TARGET, LOWE
 
 _BREATH = 100
 """Number of pods that ``adopt_all`` handles before control returns to the event loop."""
+_REPLACED_AFTER = 40.0
+"""Seconds for which the lower cluster may terminate a pod before the upper pod is deleted, too. Most pods end within the
+default grace period of 30 s, and are reported with their result."""
 _STATUS_FIRST = 1
 """Queue priority of changed lower pods, ahead of pods to create. In a burst of thousands of pods, the first
 ones are reported Running while the last ones are still being created."""
@@ -203,7 +206,7 @@ class PodController:
             rules=self._rules,
             now=datetime.now(UTC),
             waited=record.creation.waited(event_loop.now()),
-            is_stuck=_is_deleting(lower) and bool(record.waiting.reported),
+            is_stuck=self._is_stuck(uid, lower, record),
         )
         if decided.step is not Step.CREATE:
             # This pod is not retried, so other pods of the namespace must not wait for its retry.
@@ -218,6 +221,17 @@ class PodController:
         if lower is None:
             return await self._without_lower(decided.step, upper, record)
         return await self._with_both(decided, upper, lower, record)
+
+    def _is_stuck(self, uid: str, lower: Object | None, record: PodRecord) -> bool:
+        """Report whether a lower pod that is being deleted does not end, or takes long; otherwise look again in time."""
+        if lower is None or lower.metadata.deletion_timestamp is None:
+            return False
+        now = event_loop.now()
+        record.lower.terminating_since = record.lower.terminating_since or now
+        left = record.lower.terminating_since + _REPLACED_AFTER - now
+        if left > 0:
+            self.queue.add_after(uid, left)
+        return left <= 0 or bool(record.waiting.reported)
 
     def _record(self, uid: str, upper: Object | None) -> PodRecord:
         record = self._records.get(uid)
@@ -328,11 +342,11 @@ class PodController:
     async def _delete_upper(self, upper: Object, lower: Object, record: PodRecord) -> Result:
         """Delete the upper pod of a lower pod that is being deleted and does not end, such as one on a lost node.
 
-        On a real node that is lost, the pod itself is deleted. Its controller then creates another pod at once, or, as a
-        StatefulSet, when the end of this one is confirmed. The upper pod keeps its name until then.
+        On a real node, the pod itself is deleted. Its controller then creates another pod at once, or, as a StatefulSet,
+        when the end of this one is confirmed. The upper pod keeps its name until then.
         """
         if await self._remover.delete_upper(upper, lower):
-            message = f"{self._deleted(lower)}, which does not confirm its end, so it is deleted here, too"
+            message = f"{self._deleted(lower)}, and has not ended yet, so it is deleted here, too"
             self._note_lost(upper, record, message, is_disruption=True)
         return Result(requeue_after=remover.BEHIND)
 
@@ -383,7 +397,3 @@ class PodController:
         self.context.log.warning("lower pod lost its ownership marks; restoring them", pod=live.key)
         marks = {"labels": labels, "annotations": annotations}
         await patch_only(self.context.lower, resources.PODS, live, {"metadata": marks})
-
-
-def _is_deleting(pod: Object | None) -> bool:
-    return pod is not None and pod.metadata.deletion_timestamp is not None

@@ -71,8 +71,8 @@ class Step(enum.Enum):
     MIRROR_STATUS = enum.auto()
     """The upper pod is kept as a stub: mirror only the status."""
     DELETE_UPPER = enum.auto()
-    """The lower pod is being deleted in the lower cluster, which does not confirm its end: delete the upper pod, too, so that
-    its controller replaces it."""
+    """The lower pod is being deleted in the lower cluster, and does not end soon: delete the upper pod, too, so that its
+    controller replaces it."""
     DELETE_OUTLIVED = enum.auto()
     """The upper pod has finished, and its owner may have started another one: delete the running lower pod."""
     GIVE_UP_NODE = enum.auto()
@@ -113,7 +113,7 @@ def decide(
         rules: the settings of the lower cluster.
         now: the current time.
         waited: seconds for which the upper pod has waited for its lower pod, see ``Creation.waited``.
-        is_stuck: it is reported that the lower pod, which is being deleted, does not end.
+        is_stuck: the lower pod, which is being deleted, does not end soon.
     """
     if upper is None:
         return Decision(_without_upper(lower, known))

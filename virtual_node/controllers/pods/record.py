@@ -45,13 +45,15 @@ class LowerState:
     """The lower pod as last seen. Its last status is kept after its deletion, so that it reaches the upper pod."""
     was_deleted_running: bool = False
     """The lower pod was seen while it was being deleted and had not finished."""
+    terminating_since: float = 0.0
+    """Loop time at which this process first saw that the lower pod is being deleted; 0: it is not."""
     is_gone: bool = False
     """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
 
     def saw(self, lower: Object) -> None:
         """Record that the informer shows the lower pod."""
         if lower.uid != self.uid:
-            self.was_deleted_running = False
+            self.was_deleted_running, self.terminating_since = False, 0.0
         if lower.metadata.deletion_timestamp is not None and not is_finished(lower.status):
             self.was_deleted_running = True
         self.uid, self.last, self.observed, self.is_gone = lower.uid, lower, True, False

@@ -104,11 +104,16 @@ class PodRemover:
         return None
 
     async def delete_upper(self, upper: Object, lower: Object) -> bool:
-        """Delete the upper pod of a lower pod that is being deleted; return False if that one has just ended, unnoticed."""
+        """Delete the upper pod of a lower pod that is being deleted; return False if that one has just ended, unnoticed.
+
+        It gets the grace period of the lower pod, which would otherwise get another one.
+        """
         below = await itself(self.context.lower, lower)
         if below is None or _has_ended(below):
             return False
-        await delete_only(self.context.upper, resources.PODS, upper)
+        # With 0 s, the API server would remove the upper pod before the lower pod has ended.
+        grace = max(1, lower.metadata.deletion_grace_period_seconds or 0)
+        await delete_only(self.context.upper, resources.PODS, upper, grace_period_seconds=grace)
         return True
 
     async def delete_outlived(self, upper: Object, lower: Object) -> Result:

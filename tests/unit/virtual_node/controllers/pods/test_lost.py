@@ -223,6 +223,19 @@ async def test_pod_that_outlives_its_grace_period_is_deleted_for_its_controller(
         assert "deletionTimestamp" in scene.above()["metadata"]
 
 
+async def test_pod_that_takes_long_to_end_is_deleted_for_its_controller():
+    """A drain of the lower node with a long grace period, which the lower pod keeps."""
+    async with running() as scene:
+        await _deleting_below(scene, grace=3600)
+        await asyncio.sleep(30)
+        assert "deletionTimestamp" not in scene.above()["metadata"]
+        await asyncio.sleep(20)
+        assert scene.above()["metadata"]["deletionGracePeriodSeconds"] == 3600
+        await asyncio.sleep(60)
+        assert scene.below()["metadata"]["deletionGracePeriodSeconds"] == 3600
+        assert [reason for reason, _ in scene.events] == ["LowerPodDeleted"]
+
+
 async def test_pod_without_controller_stays_while_its_lower_node_is_lost():
     """Nothing would replace it, and its spec would be lost."""
     async with running(volumes=VolumeConfig()) as scene:
