@@ -161,6 +161,10 @@ class MetricsPage:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
+        headers = {"Content-Type": content_type, "Vary": "Accept"}
+        if request.method == "HEAD":
+            # aiohttp sends what is written to a StreamResponse, and the client takes it for its next response.
+            return web.Response(headers=headers)
         async with self._rendering:
             body = self._shared(content_type)
             if body is None:
@@ -168,7 +172,7 @@ class MetricsPage:
                 # In a thread, because large pages take 50 ms.
                 body = await asyncio.to_thread(encoder, await self._registry())
                 self._last = (now, content_type, body) if self._scrapes > _MANY else None
-        response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept"})
+        response = web.StreamResponse(headers=headers)
         response.enable_compression()
         await response.prepare(request)
         for at in range(0, len(body), _CHUNK):

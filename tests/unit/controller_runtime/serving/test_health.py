@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from controller_runtime.process.program import version
 from controller_runtime.serving import server as serving
+from controller_runtime.serving.health import MetricsPage
 from controller_runtime.serving.server import HealthServer, HttpsServer
 from tests.unit.controller_runtime.serving.conftest import get
 
@@ -143,3 +144,19 @@ class TestMetrics:
             assert response.content_type == "application/openmetrics-text"
             assert response.headers["Content-Encoding"] in {"gzip", "deflate"}
             assert (await response.text()).endswith("# EOF\n")
+
+    @pytest.mark.parametrize("encoding", ["", "Accept-Encoding: deflate\r\n"])
+    async def test_head_has_no_body(self, encoding: str) -> None:
+        """A client that keeps the connection would take the body for its next response."""
+        https = HttpsServer("127.0.0.1", 0)
+        https.add_route("*", "/page", MetricsPage().get)  # as in a kubelet
+        async with https as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            request = f"HTTP/1.1\r\nHost: localhost\r\n{encoding}"
+            writer.write(f"HEAD /page {request}\r\nGET /healthz {request}Connection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+        first, second = answer.split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert first.endswith(b"\r\n\r\n")
+        assert first.count(b"\r\n\r\n") == 1
+        assert second.endswith(b"ok")
