@@ -17,7 +17,7 @@ from prometheus_client import Histogram
 from clusterset.config import REJECT
 from clusterset.model import names
 from clusterset.model.autoscaling import MARGIN_SECONDS
-from clusterset.model.pod.conditions import condition, is_finished
+from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.errors import ApiError
@@ -47,6 +47,7 @@ from virtual_node.translate.base import ownership
 from virtual_node.translate.base.ownership import ownership_labels
 from virtual_node.translate.pods.status import number_of_containers
 from virtual_node.translate.pods.synthetic_status import DISRUPTION_TARGET, LOWER_POD_DELETED, Disruption
+from virtual_node.translate.pods.waits import WaitReason
 
 _BREATH = 100
 """Number of pods that ``adopt_all`` handles before control returns to the event loop."""
@@ -347,7 +348,10 @@ class PodController:
         """
         if await self._remover.delete_upper(upper, lower):
             message = f"{self._deleted(lower)}, and has not ended yet, so it is deleted here, too"
-            self._note_lost(upper, record, message, is_disruption=True)
+            is_disruption = (
+                is_true(lower.status, DISRUPTION_TARGET) or record.waiting.reason == WaitReason.NODE
+            )
+            self._note_lost(upper, record, message, is_disruption=is_disruption)
         return Result(requeue_after=remover.BEHIND)
 
     async def _disruption(self, upper: Object, last: Object | None) -> Disruption:

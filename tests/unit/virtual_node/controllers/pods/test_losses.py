@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controller_runtime.apimachinery import timestamps
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, pod, running
 from virtual_node.controllers.pods.refusals import Losses
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
+_DRAINED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
 
 
 def losses(*moments: float, lived: float = 1.0) -> Losses:
@@ -97,6 +100,26 @@ async def test_pods_of_removed_nodes_are_replaced_at_once():
         _bind(scene, "web-2")
         await asyncio.sleep(1)
         assert scene.is_below("web-2")
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("disruption", "is_created"), [([], False), (_DRAINED, True)])
+async def test_owner_waits_for_pods_that_a_program_deletes_with_a_long_grace_period(disruption, is_created):
+    """Their upper pods are deleted before they have ended, as often as the program deletes them. A drain is no such loss."""
+    async with running() as scene:
+        await asyncio.sleep(1)
+        for number in range(2):
+            _bind(scene, f"web-{number}")
+            await asyncio.sleep(1)
+            until = timestamps.rfc3339(datetime.now(UTC) + timedelta(hours=1))
+            deleting = {"deletionTimestamp": until, "deletionGracePeriodSeconds": 3600}
+            status = {"phase": "Running", "conditions": disruption}
+            scene.lower.change("pods", f"shop/web-{number}", metadata=deleting, status=status)
+            await asyncio.sleep(44)
+            assert "deletionTimestamp" in scene.above(f"web-{number}")["metadata"]
+        _bind(scene, "web-2")
+        await asyncio.sleep(1)
+        assert scene.is_below("web-2") == is_created
 
 
 async def _lose_two(scene: Scene) -> None:
