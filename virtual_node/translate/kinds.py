@@ -70,6 +70,8 @@ class Kind:
     """Returns further labels of a copy."""
     annotations: Callable[[str, View], dict[str, str | None]] = lambda _key, _view: {}
     """Returns further annotations of the copy of an upper key; None: the copy must not have the annotation."""
+    translated: Callable[[Body, View], dict[str, str]] = lambda _upper, _view: {}
+    """Returns annotations of an upper object that its copy has with another value, such as the name of a lower namespace."""
     creation: Creation | None = None
     """None: there is only one body to create."""
     changes: Callable[[Body, Body], dict[str, Any]] | None = None
@@ -173,9 +175,12 @@ class Kind:
         annotations = self.annotations(key, view)
         if upper is None:
             annotations[names.ANNOTATION_PLACEHOLDER] = "true"
+        above: Body = {"name": name, "namespace": namespace} if upper is None else upper["metadata"]
+        if upper is not None and (translated := self.translated(upper, view)):
+            above = {**above, "annotations": {**above["annotations"], **translated}}
         metadata = copy_metadata(
             self.kind,
-            upper["metadata"] if upper is not None else {"name": name, "namespace": namespace},
+            above,
             name=self.lower_name(name, upper, view),
             namespace=view.lower_namespace(namespace),
             labels=labels,
@@ -346,6 +351,7 @@ KINDS = (
         ingresses.lower_ingress,
         Demand.NAMESPACE,
         "ingresses",
+        translated=ingresses.lower_annotations,
         depends_on_services=True,
         addresses=ingresses.ADDRESSES,
     ),

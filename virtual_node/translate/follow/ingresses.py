@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterset.model.policy.copied_keys import KeyPatterns, allowed_metadata
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.base.view import (
     NOT_NEEDED,
@@ -20,6 +21,21 @@ from virtual_node.translate.follow.addresses import AddressField
 _CLASS = "kubernetes.io/ingress.class"
 _NO_BACKEND = {"service": {"name": "service-without-copy", "port": {"number": 80}}}
 """No copy has this name while no upper Service has it."""
+_SECRETS = KeyPatterns(
+    (
+        "*/auth-secret",
+        "*/auth-tls-secret",
+        "*/basic-auth-secret",
+        "*/proxy-ssl-secret",
+        "*/secure-crt-secret",
+        "*/secure-verify-ca-secret",
+        "haproxy.org/server-ca",
+        "haproxy.org/server-crt",
+        "nginx.com/jwt-key",
+    )
+)
+"""Annotations of Ingress controllers that name a Secret: ``name``, ``namespace/name`` or ``secret://namespace/name``."""
+_SCHEME = "secret://"
 
 
 def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
@@ -29,7 +45,7 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
     out, they would get the answer of a path or default backend that is meant for others.
 
     Raises:
-        UntranslatableError: none of its backends is a Service.
+        UntranslatableError: none of its backends is a Service, or an annotation names a Secret of another namespace.
     """
     spec, metadata = upper.get("spec") or {}, upper["metadata"]
     backends = _Backends(view, metadata["namespace"])
@@ -47,7 +63,44 @@ def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
     if rules:
         below["rules"] = rules
     secrets = [entry["secretName"] for entry in spec.get("tls") or () if entry.get("secretName")]
+    secrets += [name for name, _ in _named_secrets(metadata, view).values()]
     return of_spec(below, backends.notes, secrets)
+
+
+def lower_annotations(upper: Mapping[str, Any], view: View) -> dict[str, str]:
+    """Return the annotations that name a Secret, as the copy of an Ingress has them: with the lower namespace.
+
+    Raises:
+        UntranslatableError: one of them names a Secret of another namespace.
+    """
+    return {key: value for key, (_, value) in _named_secrets(upper["metadata"], view).items()}
+
+
+def _named_secrets(metadata: Mapping[str, Any], view: View) -> dict[str, tuple[str, str]]:
+    """Return by annotation the Secret that it names, and its value in the copy.
+
+    A Secret of another namespace has no copy, so the lower Ingress controller would use an unmanaged Secret, and for example
+    the certificates of others. An administrator can allow that with ``policy.metadata.keep``.
+    """
+    namespace = metadata["namespace"]
+    rules = view.rules_of(namespace)
+    annotations = allowed_metadata("Ingress", None, metadata.get("annotations"), rules).annotations
+    is_decided = KeyPatterns(tuple(rules.keep))
+    named = {}
+    for key in _SECRETS.among(annotations):
+        value = annotations[key].strip()
+        scheme = _SCHEME if value.startswith(_SCHEME) else ""
+        where, _, name = value.removeprefix(scheme).rpartition("/")
+        if where in {"", namespace}:
+            if is_dns_name(name):
+                prefix = f"{scheme}{view.lower_namespace(namespace)}/" if where else scheme
+                named[key] = (name, f"{prefix}{name}")
+        elif not value.startswith("file://") and key not in is_decided:
+            raise UntranslatableError(
+                f"annotation {key} names a Secret of another namespace, which is not copied. Use a Secret of namespace "
+                f"{namespace}, or ask the administrator of virtual-node, who can add the annotation to policy.metadata.keep"
+            )
+    return named
 
 
 def _rule(rule: Mapping[str, Any], where: str, backends: _Backends) -> dict[str, Any]:

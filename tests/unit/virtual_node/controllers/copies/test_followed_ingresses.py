@@ -79,6 +79,24 @@ async def test_follows_its_service_with_its_secret():
     assert scene.dependencies._users == {}
 
 
+async def test_follows_with_the_secrets_that_annotations_name():
+    scene = _scene()
+    key, annotation = scene.add(SPEC), "nginx.ingress.kubernetes.io/auth-secret"
+    users = {
+        "metadata": {"name": "users", "namespace": "shop", "uid": "s-2"},
+        "kind": "Secret",
+        "data": {"auth": "eA=="},
+    }
+    scene.upper.put("secrets", users)
+    scene.upper.change("ingresses", key, metadata={"annotations": {annotation: "shop/users"}})
+    await _reconcile(scene, key)
+    assert scene.lower.the("secrets", "shop/users")["data"] == {"auth": "eA=="}
+    scene.upper.change("ingresses", key, metadata={"annotations": {annotation: "admin/users"}})
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert [reason for reason, _ in scene.reported] == ["NotMirrored"]
+
+
 async def test_a_secret_of_others_is_never_used():
     """Otherwise a tenant could serve the certificate of a lower administrator."""
     scene = _scene()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model.policy.config import MetadataRules
 from tests.unit.virtual_node.translate.copying import lower_copy
 from tests.unit.virtual_node.translate.follow.test_network_policies import VIEW
 from virtual_node.translate.base.view import UntranslatableError
@@ -117,6 +118,49 @@ def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
     kept = {key for key in copy["metadata"]["annotations"] if "virtual-node" not in key} - {"global"}
     assert kept == {"nginx.ingress.kubernetes.io/rewrite-target"}
     assert RECORDER.read(copy) == []
+
+
+_NGINX = "nginx.ingress.kubernetes.io"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "below", "secret"),
+    [
+        (f"{_NGINX}/auth-secret", "users", "users", "users"),
+        (f"{_NGINX}/auth-secret", "shop/users", "x-shop/users", "users"),
+        (f"{_NGINX}/auth-tls-secret", "shop/ca", "x-shop/ca", "ca"),
+        (f"{_NGINX}/proxy-ssl-secret", "shop/client", "x-shop/client", "client"),
+        ("nginx.org/basic-auth-secret", "users", "users", "users"),
+        ("haproxy.org/server-crt", "shop/client", "x-shop/client", "client"),
+        ("haproxy-ingress.github.io/auth-secret", "secret://shop/users", "secret://x-shop/users", "users"),
+        ("haproxy-ingress.github.io/auth-tls-secret", "secret://ca", "secret://ca", "ca"),
+        ("haproxy-ingress.github.io/auth-secret", "file:///etc/users", "file:///etc/users", None),
+        (f"{_NGINX}/auth-secret", "not a name", "not a name", None),
+        (f"{_NGINX}/auth-url", "https://shop/users", "https://shop/users", None),
+    ],
+)
+def test_secrets_that_annotations_name_are_copied_and_found(key, value, below, secret):
+    """Without them, an Ingress controller answers each request with an error."""
+    upper = _ingress({key: value}, defaultBackend=WEB, tls=[{"secretName": "cert"}])
+    assert lower_ingress(upper, HERE).secrets == (("cert", secret) if secret else ("cert",))
+    assert lower_copy("Ingress", upper, HERE)["metadata"]["annotations"][key] == below
+
+
+@pytest.mark.parametrize(
+    "value", ["admin/users", "secret://admin/users", " admin/users", "shop/../admin/users", "x-shop/users"]
+)
+def test_an_annotation_cannot_name_a_secret_of_another_namespace(value):
+    """It would be an unmanaged Secret of the lower cluster, unless an administrator allows the annotation."""
+    key = f"{_NGINX}/auth-secret"
+    upper = _ingress({key: value}, defaultBackend=WEB)
+    with pytest.raises(UntranslatableError, match=r"auth-secret names a Secret of another namespace"):
+        lower_ingress(upper, HERE)
+    kept = replace(HERE, rules_of=lambda _namespace: MetadataRules(keep=[key]))
+    assert lower_ingress(upper, kept).secrets == ()
+    assert lower_copy("Ingress", upper, kept)["metadata"]["annotations"][key] == value
+    left_out = replace(HERE, rules_of=lambda _namespace: MetadataRules(leave_out=[key]))
+    assert lower_ingress(upper, left_out).secrets == ()
+    assert key not in lower_copy("Ingress", upper, left_out)["metadata"]["annotations"]
 
 
 def _copy(record: str) -> dict[str, Any]:
