@@ -34,6 +34,8 @@ _MAX_ALL_NAMES = 4_000
 """Maximum number of namespace names in one copy."""
 _ADDRESS_TYPES = {"IPAddress": is_address, "Hostname": is_dns_name}
 _TLS = {"mode", "certificateRefs", "options"}
+_WITHOUT_TLS = {"HTTP", "TCP", "UDP"}
+"""Protocols of listeners to which ``spec.tls`` does not apply."""
 _LISTENER = {"name", "hostname", "port", "protocol", "tls", "allowedRoutes"}
 _RULE = {"name", "matches", "filters", "backendRefs", "timeouts", "retry", "sessionPersistence"}
 _BACKEND = {"group", "kind", "namespace", "name", "port", "weight", "filters"}
@@ -53,6 +55,11 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     for number, listener in enumerate(spec.get("listeners") or ()):
         if unknown := sorted(listener.keys() - _LISTENER):
             notes.append(f"listeners[{number}] is left out: {', '.join(unknown)} is not known")
+            continue
+        if _checks_clients(spec.get("tls") or {}, listener):
+            notes.append(
+                f"listeners[{number}] is left out: tls.frontend, which checks clients, is not copied"
+            )
             continue
         tls = listener.get("tls") or {}
         references = tls.get("certificateRefs") or ()
@@ -81,6 +88,21 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     if ignored := sorted(spec.keys() - {"gatewayClassName", "listeners"}):
         notes.append(f"{', '.join(ignored)} is left out")
     return of_spec(body, notes, secrets)
+
+
+def _checks_clients(tls: Mapping[str, Any], listener: Mapping[str, Any]) -> bool:
+    """Report whether a Gateway's ``spec.tls`` makes a listener check the certificates of clients, or may do so.
+
+    Its copy would accept all clients.
+    """
+    is_passed_through = (listener.get("tls") or {}).get("mode") == "Passthrough"
+    if listener.get("protocol") in _WITHOUT_TLS or is_passed_through:
+        return False
+    frontend = tls.get("frontend") or {}
+    if tls.keys() - {"backend", "frontend"} or frontend.keys() - {"default", "perPort"}:
+        return True  # a field of a later version
+    of_ports = {one.get("port"): one.get("tls") for one in frontend.get("perPort") or ()}
+    return bool(of_ports.get(listener.get("port"), frontend.get("default")))
 
 
 def lower_route(upper: Mapping[str, Any], view: View) -> Translation:

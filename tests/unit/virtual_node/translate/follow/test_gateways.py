@@ -201,6 +201,41 @@ def test_certificates_are_secrets_of_the_namespace():
         lower_gateway(_object(gatewayClassName="c", listeners=bad), HERE)
 
 
+_CHECK = {"validation": {"caCertificateRefs": [{"kind": "ConfigMap", "name": "ca"}]}}
+
+
+@pytest.mark.parametrize(
+    ("tls", "kept"),
+    [
+        ({"frontend": {"default": _CHECK}}, ["http", "passed-through"]),
+        ({"frontend": {"perPort": [{"port": 8443, "tls": _CHECK}]}}, ["http", "https", "passed-through"]),
+        (
+            {"frontend": {"default": _CHECK, "perPort": [{"port": 8443, "tls": {}}]}},
+            ["http", "admin", "passed-through"],
+        ),
+        ({"frontend": {"newField": {}}}, ["http", "passed-through"]),
+        ({"newField": {}}, ["http", "passed-through"]),
+        (
+            {"backend": {"clientCertificateRef": {"name": "client"}}},
+            ["http", "https", "admin", "passed-through"],
+        ),
+        ({}, ["http", "https", "admin", "passed-through"]),
+    ],
+)
+def test_a_listener_that_checks_clients_is_left_out(tls, kept):
+    """Its copy would accept clients without a certificate."""
+    listeners = [
+        {"name": "http", "port": 80, "protocol": "HTTP"},
+        {"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "cert"}]}},
+        {"name": "admin", "port": 8443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "cert"}]}},
+        {"name": "passed-through", "port": 9443, "protocol": "TLS", "tls": {"mode": "Passthrough"}},
+    ]
+    spec, notes, _ = parts(lower_gateway(_object(gatewayClassName="c", listeners=listeners, tls=tls), HERE))
+    assert [one["name"] for one in spec["listeners"]] == kept
+    assert "tls" not in spec
+    assert sum("checks clients" in note for note in notes) == len(listeners) - len(kept)
+
+
 def test_only_addresses_that_the_upper_api_accepts_are_reported():
     """An entry without a type is an IP address. A lower cluster may have other versions of the API."""
     entries = [
