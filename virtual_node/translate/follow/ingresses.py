@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model.policy.copied_keys import KeyPatterns, allowed_metadata
+from controller_runtime.apimachinery.decoding import decode
 from virtual_node.translate.base.fields import is_address, is_dns_name
 from virtual_node.translate.base.view import (
     NOT_NEEDED,
@@ -36,6 +37,8 @@ _SECRETS = KeyPatterns(
 )
 """Annotations of Ingress controllers that name a Secret: ``name``, ``namespace/name`` or ``secret://namespace/name``."""
 _SCHEME = "secret://"
+_OIDC = "alb.ingress.kubernetes.io/auth-idp-oidc"
+"""Annotation of the AWS Load Balancer Controller: JSON with the name of a Secret in the field ``secretName``."""
 
 
 def lower_ingress(upper: Mapping[str, Any], view: View) -> Translation:
@@ -87,6 +90,8 @@ def _named_secrets(metadata: Mapping[str, Any], view: View) -> dict[str, tuple[s
     annotations = allowed_metadata("Ingress", None, metadata.get("annotations"), rules).annotations
     is_decided = KeyPatterns(tuple(rules.keep))
     named = {}
+    if name := _oidc_secret(annotations.get(_OIDC, "")):
+        named[_OIDC] = (name, annotations[_OIDC])
     for key in _SECRETS.among(annotations):
         value = annotations[key].strip()
         scheme = _SCHEME if value.startswith(_SCHEME) else ""
@@ -101,6 +106,16 @@ def _named_secrets(metadata: Mapping[str, Any], view: View) -> dict[str, tuple[s
                 f"{namespace}, or ask the administrator of virtual-node, who can add the annotation to policy.metadata.keep"
             )
     return named
+
+
+def _oidc_secret(value: str) -> str:
+    """Return the Secret that an annotation ``_OIDC`` names; empty: none."""
+    try:
+        found = decode(value)
+    except ValueError:
+        return ""
+    name = found.get("secretName") if isinstance(found, dict) else None
+    return name if isinstance(name, str) and is_dns_name(name) else ""
 
 
 def _rule(rule: Mapping[str, Any], where: str, backends: _Backends) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_the_class_annotation_becomes_the_class_and_issuers_are_left_out():
     assert RECORDER.read(copy) == []
 
 
+_OIDC = "alb.ingress.kubernetes.io/auth-idp-oidc"
 _NGINX = "nginx.ingress.kubernetes.io"
 
 
@@ -135,6 +136,11 @@ _NGINX = "nginx.ingress.kubernetes.io"
         ("haproxy-ingress.github.io/auth-secret", "secret://shop/users", "secret://x-shop/users", "users"),
         ("haproxy-ingress.github.io/auth-tls-secret", "secret://ca", "secret://ca", "ca"),
         ("haproxy-ingress.github.io/auth-secret", "file:///etc/users", "file:///etc/users", None),
+        (_OIDC, '{"issuer": "x", "secretName": "oidc"}', '{"issuer": "x", "secretName": "oidc"}', "oidc"),
+        (_OIDC, '{"secretName": "admin/oidc"}', '{"secretName": "admin/oidc"}', None),
+        (_OIDC, '{"secretName": 7}', '{"secretName": 7}', None),
+        (_OIDC, "[]", "[]", None),
+        (_OIDC, "{", "{", None),
         (f"{_NGINX}/auth-secret", "not a name", "not a name", None),
         (f"{_NGINX}/auth-url", "https://shop/users", "https://shop/users", None),
     ],
