@@ -333,6 +333,7 @@ KINDS = (
         gateways.lower_route,
         Demand.NAMESPACE,
         "gateways",
+        creation=Creation(gateways.route_bodies, gateways.route_refusal, gateways.route_event),
         depends_on_services=True,
         is_optional=True,
     ),

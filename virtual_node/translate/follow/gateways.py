@@ -27,7 +27,9 @@ from virtual_node.translate.follow.addresses import AddressField
 from virtual_node.translate.follow.network_policies import lower_namespaces, named
 
 _REDIRECT = "RequestRedirect"
-_FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", _REDIRECT, "URLRewrite"}
+_CORS = "CORS"
+"""A filter of Gateway API 1.5, which a lower cluster with an earlier version refuses."""
+_FILTERS = {"RequestHeaderModifier", "ResponseHeaderModifier", _REDIRECT, "URLRewrite", _CORS}
 _MAX_NAMES = 1_000
 """Maximum number of namespaces of one listener; later ones are left out."""
 _MAX_ALL_NAMES = 4_000
@@ -145,15 +147,14 @@ def _rule(
     rule: Mapping[str, Any], namespace: str, where: str, notes: list[str], view: View
 ) -> dict[str, Any]:
     """Return the copy of a rule. If it lost all its backends, it has only its matches, so that requests get an error."""
-    backends, filters = rule.get("backendRefs") or (), rule.get("filters") or ()
-    without_backends = {"matches": rule["matches"]} if "matches" in rule else {}
+    backends = rule.get("backendRefs") or ()
+    without_backends = _only_matches(rule)
     if unknown := sorted(
         {*rule} - _RULE | {key for backend in backends for key in backend.keys() - _BACKEND}
     ):
         notes.append(f"{where} has no backends: {', '.join(unknown)} is not known")
         return without_backends
-    all_filters = (*filters, *(one for backend in backends for one in backend.get("filters") or ()))
-    if not all(one.get("type") in _FILTERS for one in all_filters):
+    if not _filter_types(rule) <= _FILTERS:
         notes.append(f"{where} has no backends: only filters that refer to no other object are copied")
         return without_backends
     kept = []
@@ -172,6 +173,37 @@ def _rule(
         **{key: value for key, value in rule.items() if key != "backendRefs"},
         **({"backendRefs": kept} if kept else {}),
     }
+
+
+def _only_matches(rule: Mapping[str, Any]) -> dict[str, Any]:
+    return {"matches": rule["matches"]} if "matches" in rule else {}
+
+
+def _filter_types(rule: Mapping[str, Any]) -> set[Any]:
+    """Return the types of all filters of a rule and of its backends."""
+    parts = (rule, *(rule.get("backendRefs") or ()))
+    return {one.get("type") for part in parts for one in part.get("filters") or ()}
+
+
+def route_bodies(_upper: Mapping[str, Any], desired: Mapping[str, Any], _view: View) -> list[dict[str, Any]]:
+    """Return the HTTPRoutes to try to create; the second one is for clusters that do not know a filter."""
+    rules = list(desired["spec"].get("rules") or ())
+    plain = [_only_matches(rule) if _CORS in _filter_types(rule) else rule for rule in rules]
+    earlier = [] if plain == rules else [{**desired, "spec": {**desired["spec"], "rules": plain}}]
+    return [dict(desired), *earlier]
+
+
+def route_refusal(message: str) -> str:
+    """Return why an API server refused an HTTPRoute, if another one of ``route_bodies`` may be accepted; otherwise empty."""
+    return "filter not known" if f'"{_CORS}"' in message else ""
+
+
+def route_event(
+    _upper: Mapping[str, Any], _created: Mapping[str, Any], _cause: str, _view: View
+) -> tuple[str, str]:
+    """Return reason and text of an event about a filter that the lower cluster does not know."""
+    text = f"does not know the filter {_CORS} of Gateway API 1.5, so requests to rules with it get an error"
+    return "PartlyMirrored", text
 
 
 def _redirects(rule: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from virtual_node.translate.kinds import FOLLOWED
 class Scene(pod_controller_setup.Scene):
     """The controller of one kind, its two clusters and its events."""
 
-    def __init__(self, setting: str = "networkPolicies") -> None:
+    def __init__(self, setting: str = "networkPolicies", *, kind: str = "") -> None:
         super().__init__(Cluster("upper"), Cluster("lower"), namespaces=NamespaceConfig(adopt=True))
         for namespace in ("shop", "other"):
             labels = {"kubernetes.io/metadata.name": namespace, "team": namespace}
@@ -37,11 +37,11 @@ class Scene(pod_controller_setup.Scene):
         namespaces.allows_namespace = lambda name: name != "forbidden"
         self.surroundings = Surroundings(self.context, caches, namespaces=namespaces)
         # Of Gateways and HTTPRoutes the former.
-        kind = next(one for one in reversed(FOLLOWED) if one.setting == setting)
-        self.kind = kind
+        enabled = [one for one in reversed(FOLLOWED) if one.setting == setting]
+        self.kind = next(one for one in enabled if one.kind == (kind or enabled[0].kind))
         self.controller = CopyController(
             self.context,
-            kind,
+            self.kind,
             namespaces=namespaces,
             surroundings=self.surroundings,
             dependencies=self.dependencies,

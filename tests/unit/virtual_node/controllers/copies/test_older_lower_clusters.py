@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from controller_runtime.errors import Invalid
 from tests.unit.virtual_node.controllers.copies import follow_setup
 from tests.unit.virtual_node.controllers.copies.service_controller_setup import Scene
@@ -48,6 +49,51 @@ def _refuse_new_traffic(spec: dict[str, Any]) -> None:
     if spec.get("trafficDistribution") not in (None, "PreferClose"):
         message = 'Service "web" is invalid: spec.trafficDistribution: Unsupported value: supported values: "PreferClose"'
         raise Invalid(message, code=422)
+
+
+def _refuse_cors(spec: dict[str, Any]) -> None:
+    """Validate as Gateway API before 1.5."""
+    if any(one["type"] == "CORS" for rule in spec.get("rules") or () for one in rule.get("filters") or ()):
+        message = 'HTTPRoute "web" is invalid: spec.rules[1].filters[0].type: Unsupported value: "CORS": supported values: "URLRewrite"'
+        raise Invalid(message, code=422)
+
+
+async def test_a_filter_that_the_lower_cluster_does_not_know_leaves_only_its_rule_without_backends(
+    monkeypatch,
+):
+    scene = follow_setup.Scene("gateways", kind="HTTPRoute")
+    scene.add_pod()
+    metadata = {
+        "name": "web", "namespace": "shop", "uid": "copy-web", "labels": {names.LABEL_UPPER_CLUSTER: "upper-1"},
+        "annotations": {names.ANNOTATION_UPPER_NAMESPACE: "shop"},
+    }  # fmt: skip
+    scene.lower.put("services", {"metadata": metadata, "spec": {}})
+    web = {"backendRefs": [{"name": "web", "port": 80}]}
+    cors = {**web, "matches": [{"path": {"value": "/api"}}], "filters": [{"type": "CORS", "cors": {}}]}
+    key = scene.add({"parentRefs": [{"name": "g"}], "rules": [web]})
+    _admit(monkeypatch, scene.lower, _refuse_cors)
+    for rules in ([web], [web, cors], [web, web, cors]):
+        scene.add({"parentRefs": [{"name": "g"}], "rules": rules})
+        for _ in range(5):
+            await scene.controller.reconcile(key)
+            await asyncio.sleep(1)
+        copy = scene.copy()
+        assert copy is not None
+        assert copy["spec"]["rules"] == [
+            rule if rule is web else {"matches": cors["matches"]} for rule in rules
+        ]
+    assert scene.writes() == ["create", "patch", "patch"]
+    assert {reason for reason, _ in scene.reported} == {"CopyIncomplete"}
+    scene.lower.remove("httproutes", key)
+    await scene.controller.reconcile(key)
+    reason, text = scene.reported[-1]
+    assert (reason, "does not know the filter CORS" in text) == ("PartlyMirrored", True)
+    monkeypatch.undo()
+    scene.lower.remove("httproutes", key)
+    await scene.controller.reconcile(key)
+    copy = scene.copy()
+    assert copy is not None
+    assert copy["spec"]["rules"] == [web, web, cors]
 
 
 async def test_a_field_that_the_lower_cluster_drops_is_not_sent_again_and_again(monkeypatch):

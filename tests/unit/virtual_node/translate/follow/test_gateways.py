@@ -29,6 +29,7 @@ ELSEWHERE = {"name": "web", "namespace": "bank", "port": 80}
 PARENT = {"name": "g"}
 REWRITE = {"type": "URLRewrite", "urlRewrite": {}}
 REDIRECT = {"type": "RequestRedirect", "requestRedirect": {"scheme": "https"}}
+CORS = {"type": "CORS", "cors": {"allowOrigins": ["https://example.com"]}}
 AUTH = {"type": "ExtensionRef", "extensionRef": {"group": "x", "kind": "Auth", "name": "a"}}
 MIRROR = {"type": "RequestMirror", "requestMirror": {"backendRef": ELSEWHERE}}
 MATCHES = [{"path": {"value": "/"}}]
@@ -55,6 +56,7 @@ def _names(*values: str, **selector: Any) -> dict[str, Any]:
         ({"backendRefs": [{**WEB, "namespace": "shop"}]}, {"backendRefs": [WEB]}, ""),
         ({"backendRefs": [WEB, ELSEWHERE]}, {"backendRefs": [WEB]}, "only Services of the namespace"),
         ({"backendRefs": [WEB, {"kind": "Bucket", "name": "b"}]}, {"backendRefs": [WEB]}, "only Services"),
+        ({"backendRefs": [WEB], "filters": [CORS]}, {"backendRefs": [WEB], "filters": [CORS]}, ""),
         ({"backendRefs": [WEB], "filters": [AUTH], "matches": MATCHES}, {"matches": MATCHES}, "has no backends"),
         ({"backendRefs": [{**WEB, "filters": [AUTH]}]}, {}, "has no backends"),
         ({"backendRefs": [WEB], "filters": [MIRROR]}, {}, "has no backends"),
