@@ -351,6 +351,20 @@ def test_the_webhook_selects_the_charts_scheduler_only_if_installed():
     assert "--scheduler-name=clusters-scheduler" in _arguments("everything", "-webhook")
 
 
+def test_the_webhook_selects_a_scheduler_that_is_installed_for_cluster_profiles_only():
+    """Without it, pods would be placed by the default scheduler, which does not know the lower nodes."""
+    rendered = rendering.render(
+        "virtualNode: {clusterProfiles: {namespace: fleet, providers: [{name: p, execConfig: {command: /p}}]}}"
+    )
+    by_name = {item["metadata"]["name"]: item for item in rendered if item["kind"] == "Deployment"}
+    assert any(name.endswith("-scheduler") for name in by_name)
+    (webhook,) = (item for name, item in by_name.items() if name.endswith("-webhook"))
+    assert (
+        "--scheduler-name=virtual-node-scheduler"
+        in webhook["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_programs_accept_the_configuration_with_the_clusters_of_the_values(case):
     given = yaml.safe_load(rendering.values(case)).get("virtualNode", {})
