@@ -78,7 +78,7 @@ def status() -> Parser:
         notes="What you may not see is shown as '?', and the missing rights are named; that does not change the exit "
         "code. TROUBLE counts pods that do not run and are not starting.",
     )
-    own.add_argument("names", nargs="*", metavar="NODE", help="only these virtual nodes")
+    own.add_argument("names", nargs="*", metavar="NODE", type=target, help="only these virtual nodes")
     flags.add_flags(own)
     add_flag(own, "-l --selector LABELS", "only virtual nodes with these labels")
     output.add_flags(own, "table", "wide", *output.DATA, "name")
@@ -207,6 +207,12 @@ def full(word: str) -> str:
     """
     word = word.partition(".")[0].lower()
     return _SHORT.get(word, word if word in KINDS else word.removesuffix("s"))
+
+
+def target(text: str) -> str:
+    """Return the name in ``node/NAME``, which ``-o name`` of kubectl and of ``status`` prints; other texts unchanged."""
+    kind, slash, name = text.partition("/")
+    return name if slash and full(kind) == "node" else text
 
 
 def inspect() -> Parser:
@@ -391,5 +397,6 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "targets",
         nargs="+",
         metavar="CLUSTER|NODE",
+        type=target,
         help="a lower cluster, which means all its virtual nodes, or a virtual node",
     )
