@@ -11,6 +11,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -48,7 +49,12 @@ _LEGAL_IN_NAMES = "!#$&'*+-.^_`|~"
 
 
 async def load(
-    path: str = "", *, context: str = "", in_cluster: bool = True, server: str = ""
+    path: str = "",
+    *,
+    context: str = "",
+    in_cluster: bool = True,
+    server: str = "",
+    impersonate: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConnectionConfig:
     """Return the configuration of one cluster; run its credential plugin if it has one.
 
@@ -59,15 +65,18 @@ async def load(
         in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
             ~/.kube/config.
         server: overrides the server's URL, as kubectl's ``--server``; empty: that of the kubeconfig.
+        impersonate: fields ``as``, ``as-groups`` and ``as-uid``, which replace those of the kubeconfig's user, as
+            kubectl's flags; empty: those of the kubeconfig.
 
     Raises:
         ConfigError: names the file, the field and what is wrong with it.
     """
     found = _find(path, context=context)
+    flags = Section("flags", impersonate, Path()) if impersonate else None
     if found is not None:
-        config = _from_context(found, server=server)
+        config = _from_context(found, server=server, impersonation=headers_of(flags or found.user))
     elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        config = _from_pod(server=server)
+        config = _from_pod(server=server, impersonation=headers_of(flags) if flags else {})
     elif server and not context:
         config = ConnectionConfig(
             server,
@@ -99,7 +108,7 @@ def _find(path: str, *, context: str) -> Context | None:
     return kubeconfig_file.read(["~/.kube/config"], context=context)
 
 
-def _from_pod(*, server: str) -> ConnectionConfig:
+def _from_pod(*, server: str, impersonation: Mapping[str, str]) -> ConnectionConfig:
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
     url = server or (f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
@@ -108,17 +117,18 @@ def _from_pod(*, server: str) -> ConnectionConfig:
         raise ConfigError(
             f"in-cluster: {_ACCOUNT / 'token'} does not exist; does the pod mount its service account token?"
         )
+    credentials = TokenFile(_ACCOUNT / "token", source="in-cluster")
     return ConnectionConfig(
         url,
         tls=TlsMaterial(source="in-cluster", authority=authority if authority.exists() else None),
-        credentials=TokenFile(_ACCOUNT / "token", source="in-cluster"),
+        credentials=Impersonating(credentials, impersonation) if impersonation else credentials,
         namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
         proxy_url=proxy_for(url, environment=os.environ),
         source="in-cluster",
     )
 
 
-def _from_context(context: Context, *, server: str) -> ConnectionConfig:
+def _from_context(context: Context, *, server: str, impersonation: Mapping[str, str]) -> ConnectionConfig:
     cluster, user = context.cluster, context.user
     url = server or cluster.text("server")
     if not url:
@@ -136,7 +146,7 @@ def _from_context(context: Context, *, server: str) -> ConnectionConfig:
         raise ConfigError(
             f"{cluster.at('insecure-skip-tls-verify')}: certificate-authority is set, too; remove one of them"
         )
-    credentials, impersonation = _credentials(context, url=url), headers_of(user)
+    credentials = _credentials(context, url=url)
     return ConnectionConfig(
         url,
         tls=TlsMaterial(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from controller_runtime.auth import kubeconfig
 from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.verbs import Verbs
 from controller_runtime.errors import ApiError, ConfigError
+from virtual_node.commands.common import flags
 from virtual_node.commands.common.flags import TIMEOUT
 from virtual_node.examine.facts import ANSWER, Answer
 from virtual_node.examine.finding import UPPER
@@ -25,9 +27,14 @@ if TYPE_CHECKING:
 
 def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Client]:
     """Open a client of the upper cluster like ``by_file``, configured by the flags of ``add_flags``."""
-    timeout, context = options.request_timeout, options.context
     return by_file(
-        options.kubeconfig, agent=agent, context=context, cluster=UPPER, timeout=timeout, in_cluster=True
+        options.kubeconfig,
+        agent=agent,
+        context=options.context,
+        cluster=UPPER,
+        timeout=options.request_timeout,
+        in_cluster=True,
+        impersonate=flags.impersonation(options),
     )
 
 
@@ -40,6 +47,7 @@ def upper_briefly(options: argparse.Namespace, *, agent: str) -> AbstractAsyncCo
         cluster=UPPER,
         timeout=options.request_timeout,
         in_cluster=True,
+        impersonate=flags.impersonation(options),
     )
 
 
@@ -74,6 +82,7 @@ async def by_file(
     server: str = "",
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
     in_cluster: bool = False,
+    impersonate: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[Client]:
     """Open a client of the cluster that a kubeconfig leads to.
 
@@ -85,6 +94,7 @@ async def by_file(
         server: overrides the server's URL; empty: that of the kubeconfig.
         timeout: seconds to wait for each response.
         in_cluster: whether the pod's service account is used if there is no kubeconfig.
+        impersonate: as of ``kubeconfig.load``.
 
     Raises:
         RequestError: the caller's block raised an ``ApiError``; the message has the next step.
@@ -92,7 +102,9 @@ async def by_file(
     """
     from controller_runtime.client.client import Client  # noqa: PLC0415 - aiohttp takes longer than a command's requests
 
-    config = await kubeconfig.load(path, context=context, server=server, in_cluster=in_cluster)
+    config = await kubeconfig.load(
+        path, context=context, server=server, in_cluster=in_cluster, impersonate=impersonate
+    )
     async with Client(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         with _explained(config, path=path, context=context, in_cluster=in_cluster):
             yield client
@@ -107,11 +119,12 @@ async def briefly(
     cluster: str = "",
     timeout: float = TIMEOUT,  # noqa: ASYNC109 - of each request
     in_cluster: bool = False,
+    impersonate: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[Verbs]:
     """Open a client for a few requests, without watches and streams; the arguments and errors are those of ``by_file``."""
     from controller_runtime.client.brief import BriefClient  # noqa: PLC0415 - help and completion of flags need no client
 
-    config = await kubeconfig.load(path, context=context, in_cluster=in_cluster)
+    config = await kubeconfig.load(path, context=context, in_cluster=in_cluster, impersonate=impersonate)
     async with BriefClient(config, user_agent=agent, cluster=cluster or path, timeout=timeout) as client:
         with _explained(config, path=path, context=context, in_cluster=in_cluster):
             yield client

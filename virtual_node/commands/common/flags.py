@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from clusterset.model.namespace_map import DNS_LABEL
+from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import add_flag, duration
 
 TIMEOUT = 10.0
 """Seconds to wait for each response."""
+_IMPERSONATION = {"as": "as_user", "as-groups": "as_group", "as-uid": "as_uid"}
+"""Field of a kubeconfig's user → attribute of the flag."""
 _NO_LIMIT = 365 * 86400.0
 """Seconds that stand for no limit, so that no code needs to handle a missing timeout."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare kubectl's flags ``--kubeconfig``, ``--context`` and ``--request-timeout``."""
+    """Declare kubectl's flags for the connection to the upper cluster."""
     add_flag(parser, "--kubeconfig FILE", "upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)")
     add_flag(parser, "--context CONTEXT", "context of the kubeconfig (its current-context)")
+    add_flag(parser, "--as USER", "user to impersonate in the upper cluster", dest="as_user")
+    add_flag(
+        parser,
+        "--as-group GROUP",
+        "group to impersonate; may be given more than once",
+        action="append",
+        default=[],
+    )
+    add_flag(parser, "--as-uid UID", "UID to impersonate")
     add_request_timeout(parser)
+
+
+def impersonation(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a kubeconfig's user that ``--as``, ``--as-group`` and ``--as-uid`` set; empty for other commands.
+
+    Raises:
+        ConfigError: a group or UID is given without a user.
+    """
+    given = vars(options)
+    fields = {name: given.get(attribute) for name, attribute in _IMPERSONATION.items()}
+    fields = {name: value for name, value in fields.items() if value}
+    if fields and "as" not in fields:
+        raise ConfigError("--as: is missing; --as-group and --as-uid need a user")
+    return fields
 
 
 def label(text: str) -> str:

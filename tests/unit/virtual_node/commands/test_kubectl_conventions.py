@@ -7,8 +7,10 @@ from aiohttp import web
 
 from tests.unit.controller_runtime.loopback import reply
 from tests.unit.virtual_node.commands.doctor_facts import node
-from tests.unit.virtual_node.commands.run_command import LEASES, NODES, Person
+from tests.unit.virtual_node.commands.run_command import LEASES, NODES, PODS, Person
 from virtual_node.commands import parsers
+
+ALICE = {"Impersonate-User": "alice", "Impersonate-Group": "admins", "Impersonate-Uid": "7"}
 
 
 async def test_the_names_that_status_prints_select_nodes_in_other_commands(person: Person):
@@ -39,3 +41,31 @@ def test_targets_have_the_forms_of_kubectl(text: str):
 
 def test_names_of_other_kinds_stay_unknown_names():
     assert parsers.drain().parse_args(["pod/vn"]).targets == ["pod/vn"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["doctor"],
+        ["diagnose", "node", "vn"],
+        ["drain", "vn", "--timeout=100ms"],
+        ["drain", "vn", "--dry-run"],
+        ["cordon", "vn"],
+        ["uncordon", "vn"],
+    ],
+)
+async def test_every_request_impersonates_the_user_of_the_flags(person: Person, words: list[str]):
+    """Administrators often have few rights of their own, and act as another user with ``--as``."""
+    flags = ["--as", "alice", "--as-group=admins", "--as-uid=7"]
+    await person.types(*words, *flags, objects={NODES: [node("vn")], LEASES: [], PODS: []})
+    assert person.server is not None
+    assert person.server.asked
+    for request in person.server.asked:
+        assert request.headers.items() >= ALICE.items(), request.path
+
+
+async def test_a_group_to_impersonate_needs_a_user(person: Person):
+    code, _, err = await person.types("status", "--as-group=admins", objects={NODES: []})
+    assert code == 2
+    assert err == "virtual-node: --as: is missing; --as-group and --as-uid need a user\n"

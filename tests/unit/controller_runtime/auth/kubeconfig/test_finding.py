@@ -135,3 +135,17 @@ async def test_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await kubeconfig.load(path, server="http://api.example")).proxy_url is None
     monkeypatch.setenv("NO_PROXY", ".example")
     assert (await kubeconfig.load(path)).proxy_url is None
+
+
+async def test_impersonation_override(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--as`` replaces the whole impersonation of the kubeconfig, and works in a pod, too."""
+    flags = {"as": "alice", "as-groups": ["a", "b"]}
+    headers = [("Impersonate-User", "alice"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
+    user = {"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["admins"]}
+    config = await kubeconfig.load(write(tmp_path / "k", whole(user=user)), impersonate=flags)
+    assert list((await config.headers()).items()) == [("Authorization", "Bearer t"), *headers]
+    (tmp_path / "account").mkdir()
+    (tmp_path / "account/token").write_text("p")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    config = await kubeconfig.load(impersonate=flags)
+    assert list((await config.headers()).items()) == [("Authorization", "Bearer p"), *headers]
