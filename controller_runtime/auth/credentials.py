@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -23,6 +24,8 @@ REREAD_SECONDS = 60.0
 """Age in seconds at which a file that may be rotated is read again, as in client-go."""
 API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"})
 _RUN_TIMEOUT = 60.0
+_DIALOG_TIMEOUT = 600.0
+"""Seconds that a plugin may run if it can ask its user, for example to sign in with a browser."""
 _EARLY = timedelta(seconds=60)
 """A credential is renewed this long before its expiry, or a fifth of its lifetime before if that is
 shorter."""
@@ -187,6 +190,7 @@ class Plugin:
         args: its arguments.
         env: added to our own environment.
         api_version: the version of ExecCredential that it uses.
+        interactive_mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may read from our terminal.
         cluster: the ``spec.cluster`` of ExecCredential for ``provideClusterInfo``; None: not requested.
         install_hint: a hint for users who do not have the plugin.
         source: the kubeconfig and the user, for messages.
@@ -197,6 +201,7 @@ class Plugin:
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     api_version: str = "client.authentication.k8s.io/v1"
+    interactive_mode: str = "IfAvailable"
     cluster: Mapping[str, Any] | None = None
     install_hint: str = ""
 
@@ -292,8 +297,15 @@ class ExecCredentials(Credentials):
             self._renew_at = self._expiry - min(_EARLY, max(timedelta(), self._expiry - now) / 5)
 
 
+def has_terminal(stream: TextIO | None) -> bool:
+    """Report whether a standard stream is a terminal; None, a closed stream, is not."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
 async def _execute(plugin: Plugin) -> bytes:
-    spec: dict[str, Any] = {"interactive": False}
+    """Return the output of a plugin. As in client-go, it shares our terminal, if there is one, to ask its user."""
+    is_dialog = plugin.interactive_mode != "Never" and has_terminal(sys.stdin)
+    spec: dict[str, Any] = {"interactive": is_dialog}
     if plugin.cluster is not None:
         spec["cluster"] = plugin.cluster
     info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
@@ -303,24 +315,27 @@ async def _execute(plugin: Plugin) -> bytes:
             plugin.command,
             *plugin.args,
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=None if is_dialog else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+            # On a terminal, the user sees prompts and errors at once.
+            stderr=None if has_terminal(sys.stderr) else asyncio.subprocess.PIPE,
+            # A process of another session cannot read from our terminal.
+            start_new_session=not is_dialog,
         )
     except (OSError, ValueError) as error:
         hint = f" ({' '.join(plugin.install_hint.split())})" if plugin.install_hint else ""
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{plugin.source}.exec.command: {plugin.command}: {reason}{hint}") from None
     where = f"{plugin.source}.exec: {plugin.command}"
+    limit = _DIALOG_TIMEOUT if is_dialog else _RUN_TIMEOUT
     try:
-        async with asyncio.timeout(_RUN_TIMEOUT):
+        async with asyncio.timeout(limit):
             # Read both pipes concurrently, because a plugin blocks when it writes to a full pipe.
             output, complaint, _ = await asyncio.gather(
                 _read_all(process.stdout, process), _read_all(process.stderr, process), process.wait()
             )
     except TimeoutError:
-        raise ConfigError(f"{where}: no answer in {_RUN_TIMEOUT:g} s") from None
+        raise ConfigError(f"{where}: no answer in {limit:g} s") from None
     finally:
         if process.returncode is None:
             _kill(process)
@@ -335,9 +350,10 @@ async def _execute(plugin: Plugin) -> bytes:
 
 
 async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subprocess.Process) -> bytes:
-    """Return the content of a pipe, cut after the limit; kill the process if it writes more."""
-    assert pipe is not None
+    """Return the content of a pipe, cut after the limit; kill the process if it writes more. None: it has no pipe."""
     found = bytearray()
+    if pipe is None:
+        return b""
     while chunk := await pipe.read(_MOST_OUTPUT):
         if len(found) <= _MOST_OUTPUT:
             found += chunk
@@ -347,9 +363,15 @@ async def _read_all(pipe: asyncio.StreamReader | None, process: asyncio.subproce
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a plugin and its children, because a wrapper's child would keep open the pipes that we read."""
+    """Kill a plugin and its children, because a wrapper's child would keep open the pipes that we read.
+
+    A plugin that shares our terminal is in our process group, so only the plugin itself is killed.
+    """
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        if os.getpgid(process.pid) == os.getpgid(0):
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(output: bytes, plugin: Plugin) -> _Status:

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import os
 import ssl
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from controller_runtime.auth.credentials import (
     StaticCredentials,
     TokenFile,
     bearer,
+    has_terminal,
     token_problem,
 )
 from controller_runtime.auth.kubeconfig_file import Context, Section
@@ -194,9 +196,10 @@ def _plugin(plugin: Section, *, user: Section, cluster: Section, url: str) -> Pl
     if version not in API_VERSIONS:
         known = ", ".join(sorted(API_VERSIONS))
         raise ConfigError(f"{plugin.at('apiVersion')}: {version!r} is not supported (known: {known})")
-    if plugin.text("interactiveMode") == "Always":
+    mode = plugin.text("interactiveMode") or "IfAvailable"
+    if mode == "Always" and not has_terminal(sys.stdin):
         raise ConfigError(
-            f"{plugin.at('interactiveMode')}: Always is not supported, because this program has no terminal for it"
+            f"{plugin.at('interactiveMode')}: Always needs a terminal, and standard input is not a terminal"
         )
     args = plugin.values.get("args") or []
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
@@ -209,6 +212,7 @@ def _plugin(plugin: Section, *, user: Section, cluster: Section, url: str) -> Pl
         args=args,
         env={item.text("name"): item.text("value") for item in plugin.sections("env")},
         api_version=version,
+        interactive_mode=mode,
         cluster=_cluster_info(cluster, url=url) if plugin.flag("provideClusterInfo") else None,
         install_hint=plugin.text("installHint"),
     )

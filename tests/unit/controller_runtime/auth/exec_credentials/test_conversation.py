@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.errors import ConfigError
 from controller_runtime.tls.key_pairs import make_ca, sign
 from controller_runtime.tls.pem import TlsMaterial
+from tests.kubeconfigs import whole, write
 from tests.unit.controller_runtime.auth.exec_credentials.conftest import V1, Make, Program, bearer
 
 
@@ -28,6 +32,55 @@ async def test_input_of_the_plugin(make: Make, program: Program) -> None:
         "kind": "ExecCredential",
         "spec": {"interactive": False, "cluster": {"server": "https://api"}},
     }
+
+
+_ASKING = """
+import json, os, sys
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+print("Enter the code ABC:", file=sys.stderr, flush=True)
+token = sys.stdin.readline().strip() if info["spec"]["interactive"] else "unasked"
+status = {"token": token or "nothing"}
+print(json.dumps({"kind": "ExecCredential", "apiVersion": info["apiVersion"], "status": status}))
+"""
+_CALLING = """
+import asyncio, sys
+from controller_runtime.auth import kubeconfig
+from controller_runtime.errors import ConfigError
+
+async def main():
+    try:
+        config = await kubeconfig.load(sys.argv[1])
+        print(dict(await config.headers()))
+    except ConfigError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("IfAvailable", "typed"), ("Always", "typed"), ("Never", "unasked"), ("", "typed")]
+)
+async def test_a_plugin_asks_its_user_on_our_terminal(
+    tmp_path: Path, program: Program, mode: str, expected: str
+) -> None:
+    """As with kubectl: a sign-in with a code in a browser shows the code on stderr, and may read stdin."""
+    program.write(_ASKING)
+    plugin = {"command": str(program.path), "apiVersion": V1, "interactiveMode": mode}
+    path = write(tmp_path / "k", whole(user={"exec": plugin}))
+    ours, theirs = os.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _CALLING, path, stdin=theirs, stderr=theirs, stdout=asyncio.subprocess.PIPE
+        )
+        os.write(ours, b"typed\n")
+        output, _ = await process.communicate()
+        shown = os.read(ours, 65536)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert output.decode().strip() == str(bearer(expected))
+    assert b"Enter the code ABC:" in shown
 
 
 async def test_much_output_on_stderr_does_not_block_the_plugin(make: Make, program: Program) -> None:

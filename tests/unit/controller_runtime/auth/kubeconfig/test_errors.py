@@ -103,7 +103,7 @@ def broken(**changes: Any) -> dict[str, Any]:
                     }
                 }
             ),
-            r"user\.exec\.interactiveMode: Always is not supported, because this program has no terminal for it",
+            r"user\.exec\.interactiveMode: Always needs a terminal, and standard input is not a terminal",
         ),
         (
             whole(
