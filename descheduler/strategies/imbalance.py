@@ -2,8 +2,8 @@
 
 A virtual node with every resource below ``thresholds`` is underused, one with any resource above ``targetThresholds``
 is overused. Both are percentages of allocatable, for the sum of the pods' requests. Pods are moved off overused nodes
-until these are no longer overused, or until underused nodes would become overused. Bare pods stay, because they would
-lose their running work.
+until these are no longer overused, or until underused nodes would become overused. Pods that request none of the overused
+resources stay, because their moves would not help. Bare pods stay, because they would lose their running work.
 """
 
 from __future__ import annotations
@@ -60,13 +60,16 @@ class Imbalance(PeriodicStrategy):
         if not low or len(low) <= params.number_of_nodes:
             return
         for usage in usages:
-            if not is_above(usage, params.target_thresholds):
+            if not above(usage, params.target_thresholds):
                 continue
             candidates = [pod for pod in view.pods_on(usage.name) if self.is_candidate(pod)]
             for pod in least_important_first(candidates):
-                if not is_above(usage, params.target_thresholds):
+                overused = above(usage, params.target_thresholds)
+                if not overused:
                     break
                 requests = requests_of(pod)
+                if not any(requests.get(resource) for resource in overused):
+                    continue  # its move would not help
                 admitting = {node.name for node in view.alternatives(pod)}
                 target = next(
                     (
@@ -90,19 +93,15 @@ def is_below(usage: Usage, thresholds: Mapping[str, float]) -> bool:
     return all(usage.percent(resource) < limit for resource, limit in thresholds.items())
 
 
-def is_above(usage: Usage, thresholds: Mapping[str, float]) -> bool:
-    """Report whether any resource is used more than its threshold."""
-    return any(usage.percent(resource) > limit for resource, limit in thresholds.items())
+def above(usage: Usage, thresholds: Mapping[str, float]) -> list[str]:
+    """Return the resources that are used more than their thresholds."""
+    return [resource for resource, limit in thresholds.items() if usage.percent(resource) > limit]
 
 
 def fits(usage: Usage, requests: Mapping[str, int], thresholds: Mapping[str, float]) -> bool:
     """Report whether the node has room for the requests and would not become overused."""
-    return not usage.lacking(requests) and not is_above(usage.with_requests(requests), thresholds)
+    return not usage.lacking(requests) and not above(usage.with_requests(requests), thresholds)
 
 
 def _shown(usage: Usage, thresholds: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"{resource} {usage.percent(resource):.0f} %"
-        for resource, limit in thresholds.items()
-        if usage.percent(resource) > limit
-    )
+    return ", ".join(f"{resource} {usage.percent(resource):.0f} %" for resource in above(usage, thresholds))

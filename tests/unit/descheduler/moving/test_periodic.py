@@ -107,8 +107,9 @@ async def test_overused_node_gives_up_lowest_priorities_until_target():
         [running(f"p{number}", cpu="2") for number in range(4)],
         [running("a0", cpu="9"), running("b0", on="b", cpu="5")],
         [running("huge", cpu="9.5")],
+        [running("huge", cpu="9.5"), *(running(f"idle{number}", cpu="0") for number in range(4))],
     ],
-    ids=["not overused", "none underused", "fits nowhere"],
+    ids=["not overused", "none underused", "fits nowhere", "only pods without CPU fit"],
 )
 async def test_nothing_moves_without_overused_and_underused_node_and_fitting_pod(bodies):
     cluster = cluster_with(*bodies)
@@ -117,6 +118,19 @@ async def test_nothing_moves_without_overused_and_underused_node_and_fitting_pod
     async with process.running():
         await asyncio.sleep(5)
     assert process.client.writes == []
+
+
+@pytest.mark.looptime
+async def test_pods_that_request_none_of_an_overused_resource_stay():
+    """They come first by priority, but would leave the node as overused as before."""
+    idle = [running(f"idle{number}", cpu="0", priority=-number) for number in range(3)]
+    cluster = cluster_with(*idle, *(running(f"p{number}", cpu="3") for number in range(3)))
+    process = Process(cluster)
+    process.add(Imbalance, ImbalanceParams())
+    async with process.running():
+        await asyncio.sleep(5)
+    assert [name for name in names_of(cluster) if name.startswith("idle")] == ["idle0", "idle1", "idle2"]
+    assert len(names_of(cluster)) == 5
 
 
 def test_resource_without_allocatable_is_unused_or_full():
