@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -108,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     if sys.stdout is None:  # closed with `>&-`: the output is not wanted
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Replace characters that the locale lacks, instead of failing.
-        sys.stdout.reconfigure(errors="replace")
+    terminal.replace_unencodable(sys.stdout)
+    if command not in _DAEMON and sys.stderr is not None:  # a log escapes the characters
+        terminal.replace_unencodable(sys.stderr)
     try:
         code = _command(command, arguments)
         sys.stdout.flush()  # flush errors must occur here, as they cannot be handled at interpreter exit

@@ -6,11 +6,13 @@ Only this module and the tables print, so that no text of a cluster controls the
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from controller_runtime.apimachinery import readable
 from controller_runtime.apimachinery.readable import guess
@@ -20,6 +22,27 @@ _WIDTH = 100
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)")
 _REQUIRED = "the following arguments are required"
 _CHOICE = re.compile(r"argument (.*): invalid choice: (.*) \(choose from (.*)\)")
+
+
+_ASCII = {"✓": "+", "✗": "x", "•": "*", "→": "->", "…": "...", "≤": "<=", "×": "x", "–": "-", "—": "-"}
+"""What is printed for a character that the locale lacks. Marks of good and bad lines stay different."""
+_REPLACE = "virtual-node.replace"
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Return the text for characters that cannot be encoded, as an error handler of codecs; ``?`` for unknown ones."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(found, "?") for found in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_REPLACE, _replaced)
+
+
+def replace_unencodable(stream: TextIO) -> None:
+    """Let a stream replace the characters that its encoding lacks, instead of failing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=_REPLACE)
 
 
 def line(text: str, *, is_remark: bool = False) -> None:

@@ -52,8 +52,22 @@ def test_a_closed_output_is_no_error(words: str):
 
 
 def test_characters_outside_of_the_locale_are_replaced():
-    """A table with ``≤25ms`` in it is readable in any code page."""
-    text = "import sys; from virtual_node import cli; cli._command = lambda *_: print('\\u226425ms') or 0; sys.exit(cli.main([]))"
+    """A table with ``≤25ms`` is readable in any code page, and good lines differ from bad ones."""
+    text = """
+import sys
+from controller_runtime.process import terminal
+from virtual_node import cli
+from virtual_node.commands.common import output
+
+def command(*_):
+    entries = [output.Entry(output.GOOD, "a"), output.Entry(output.BAD, "b", steps=["c"])]
+    output.listing([*entries, output.Entry(output.DOUBTFUL, "≤25ms é")])
+    terminal.line("→ d…", is_remark=True)
+    return 0
+
+cli._command = command
+sys.exit(cli.main(["status"]))
+"""
     done = subprocess.run(
         [sys.executable, "-c", text],
         capture_output=True,
@@ -61,7 +75,9 @@ def test_characters_outside_of_the_locale_are_replaced():
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, b"?25ms")
+    lines = [" ".join(line.split()) for line in done.stdout.decode("ascii").splitlines()]
+    assert (done.returncode, lines) == (0, ["+ a", "x b", "-> c", "* <=25ms ?"])
+    assert done.stderr == b"-> d...\n"
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch):
