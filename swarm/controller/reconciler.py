@@ -188,7 +188,10 @@ class Reconciler:
             ledger, parsed = await in_thread(_read, swarm)
             wanted, problems = await self._wanted(swarm, parsed, ledger, deleting=deleting)
         except ValueError as error:
-            await self._refuse(swarm, before, str(error))
+            if deleting and await in_thread(_has_no_grants, swarm):
+                await self._release(swarm)
+            else:
+                await self._refuse(swarm, before, str(error))
             return None
         if wanted is None:
             return Result(requeue_after=1.0)
@@ -249,10 +252,8 @@ class Reconciler:
             plain=self._reports.plain(swarm),
         )
         stored = await self._store(swarm, ledger, after, assignment, findings)
-        if deleting and not any(holder.start or holder.stop for holder in after.holders.values()):
-            await self._set_finalizers(
-                swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
-            )
+        if deleting and not _has_grants(after):
+            await self._release(swarm)
             return None
         kind, original = parsed.workers.kind, parsed.config_map
         await self._delivery.deliver(swarm, after, settings, kind=kind, original=original)
@@ -382,6 +383,12 @@ class Reconciler:
         await self.client.update(SWARMS, body, subresource="status")
         self.recorder.event(swarm, "Warning", reason, message)
 
+    async def _release(self, swarm: Object) -> None:
+        """Let the API server delete a Swarm."""
+        await self._set_finalizers(
+            swarm, tuple(name for name in swarm.metadata.finalizers if name != FINALIZER)
+        )
+
     async def _set_finalizers(self, swarm: Object, finalizers: tuple[str, ...]) -> None:
         metadata = {"finalizers": list(finalizers), "resourceVersion": swarm.resource_version}
         await self.client.patch(SWARMS, swarm.name, {"metadata": metadata}, namespace=swarm.namespace)
@@ -390,10 +397,35 @@ class Reconciler:
 def _read(swarm: Object) -> tuple[Ledger, SwarmSpec]:
     """Return the record and the specification; in a thread, because each may have a megabyte.
 
+    If the Swarm is being deleted, only its workers matter, which have to stop the jobs.
+
     Raises:
         ValueError: a field is wrong; the message names it.
     """
-    return handover.load((swarm.status or {}).get("record") or ""), spec.parse(swarm.spec)
+    ledger = _record(swarm)
+    try:
+        return ledger, spec.parse(swarm.spec)
+    except ValueError:
+        if swarm.metadata.deletion_timestamp is None:
+            raise
+    return ledger, spec.parse({"workers": (swarm.spec or {}).get("workers")})
+
+
+def _record(swarm: Object) -> Ledger:
+    return handover.load((swarm.status or {}).get("record") or "")
+
+
+def _has_grants(ledger: Ledger) -> bool:
+    """Report whether a pod may run jobs."""
+    return any(holder.start or holder.stop for holder in ledger.holders.values())
+
+
+def _has_no_grants(swarm: Object) -> bool:
+    """Report whether a Swarm's record is valid and no pod may run its jobs."""
+    try:
+        return not _has_grants(_record(swarm))
+    except ValueError:
+        return False
 
 
 def _waits(parsed: SwarmSpec, wanted: planning.Wanted, after: Ledger, now: float) -> list[float]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterset.model.names import SWARMS
 from controller_runtime.errors import ApiError, Invalid, Unavailable
 from swarm import planning
 from swarm.handover import Slot
-from tests.unit.swarm.controller.scene import Scene, so
+from swarm.spec import FINALIZER
+from tests.unit.swarm.controller.scene import NAMESPACE, Scene, so
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,51 @@ async def test_a_refused_object_is_an_event(plural: str, error: ApiError):
         await so(
             lambda: any(str(error).partition(":")[0] in text for text in scene.events("NotWritten")), True
         )
+
+
+_NO_VALUES = {"matchExpressions": [{"key": "app", "operator": "In"}]}
+"""A selector that the schema accepts."""
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"workers": {"selector": _NO_VALUES}},
+        {"workers": {"selector": {}}, "jobsFrom": {"selector": _NO_VALUES}},
+        {"workers": {"selector": {}}, "jobs": [{"name": "a", "affinity": {"workers": _NO_VALUES}}]},
+    ],
+    ids=["workers", "jobsFrom", "affinity"],
+)
+async def test_a_swarm_with_an_invalid_specification_can_be_deleted(spec: dict[str, Any]):
+    """Its finalizer waits only for workers that may run its jobs."""
+    scene = Scene()
+    scene.pod()
+    scene.swarm(**spec)
+    async with scene.running():
+        await so(lambda: scene.condition()[0], "InvalidSpec")
+        await scene.client.delete(SWARMS, "s", namespace=NAMESPACE)
+        await so(lambda: scene.find("swarms", "s"), None)
+
+
+async def test_a_deleted_swarm_waits_for_its_jobs_if_nobody_knows_its_workers():
+    """Its user corrects the selector, or confirms that the pods are gone."""
+    scene = Scene()
+    uid = scene.pod()["metadata"]["uid"]
+    scene.swarm(jobs=[{"name": "a"}])
+    async with scene.running():
+        await so(lambda: scene.find("leases", "s.w-0") is not None, True)
+        scene.acknowledge("s.w-0", uid)
+        await so(lambda: scene.status().get("assignedCount"), 1)
+        scene.server.change("swarms", f"{NAMESPACE}/s", spec={"workers": {"selector": _NO_VALUES}})
+        await so(lambda: scene.condition()[0], "InvalidSpec")
+        await scene.client.delete(SWARMS, "s", namespace=NAMESPACE)
+        deleted = scene.find("swarms", "s")
+        assert deleted is not None
+        assert FINALIZER in deleted["metadata"]["finalizers"]
+        valid = {"workers": {"selector": {}}, "jobs": [{"name": "a", "affinity": {"workers": _NO_VALUES}}]}
+        scene.server.change("swarms", f"{NAMESPACE}/s", spec=valid)
+        scene.acknowledge("s.w-0", uid, version=9)
+        await so(lambda: scene.find("swarms", "s"), None)
 
 
 def test_slots_that_wait_for_any_ready_pod_cause_no_reconciles():
