@@ -87,7 +87,8 @@ def refused(
     """Return the status of a Swarm that is not reconciled; by default because its specification or record is invalid."""
     unknown = (None, reason, "")
     found = {"Assigned": unknown, "Converged": unknown, "Degraded": (True, reason, message)}
-    return {**before, "conditions": _dated(before.get("conditions") or [], found, generation, now)}
+    conditions = _dated(before.get("conditions") or [], found, generation, now)
+    return {**before, "observedGeneration": generation, "conditions": conditions}
 
 
 def _workers(ledger: Ledger, findings: Findings) -> list[dict[str, Any]]:

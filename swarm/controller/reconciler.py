@@ -373,15 +373,16 @@ class Reconciler:
         self, swarm: Object, before: Mapping[str, Any], message: str, *, reason: str = "InvalidSpec"
     ) -> None:
         """Report in the status why a Swarm is not reconciled; assigned jobs stay."""
-        if condition(before, "Degraded").get("message") == message:
-            return
         now = timestamps.rfc3339(datetime.now(UTC))
         rendered = status.refused(
             before, message, reason=reason, generation=swarm.metadata.generation, now=now
         )
+        if rendered == before:
+            return
         body = swarm.to_dict() | {"status": rendered}
         await self.client.update(SWARMS, body, subresource="status")
-        self.recorder.event(swarm, "Warning", reason, message)
+        if condition(before, "Degraded").get("message") != message:
+            self.recorder.event(swarm, "Warning", reason, message)
 
     async def _release(self, swarm: Object) -> None:
         """Let the API server delete a Swarm."""

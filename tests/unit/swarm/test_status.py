@@ -154,6 +154,7 @@ def test_conditions_of_an_invalid_specification_are_unknown(swarm):
     assert swarm.condition("Converged") == ("Unknown", "InvalidSpec")
     assert swarm.condition("Degraded") == ("True", "InvalidSpec")
     assert swarm.status["runningCount"] == 2
+    assert swarm.status["observedGeneration"] == 2
 
 
 async def test_controller_reports_both():

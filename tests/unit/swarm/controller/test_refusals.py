@@ -60,6 +60,18 @@ async def test_a_swarm_with_an_invalid_specification_can_be_deleted(spec: dict[s
         await so(lambda: scene.find("swarms", "s"), None)
 
 
+async def test_the_status_observes_every_generation_of_an_invalid_specification():
+    """Tools that wait for a change, such as Argo CD, regard an older generation as in progress."""
+    scene = Scene()
+    scene.swarm(workers={"selector": _NO_VALUES})
+    async with scene.running():
+        await so(lambda: scene.condition()[0], "InvalidSpec")
+        changed = {"workers": {"selector": _NO_VALUES}, "maxPerWorker": 3}
+        scene.server.change("swarms", f"{NAMESPACE}/s", spec=changed, metadata={"generation": 7})
+        await so(lambda: scene.status().get("observedGeneration"), 7)
+    assert len(scene.events("InvalidSpec")) == 1
+
+
 async def test_a_deleted_swarm_waits_for_its_jobs_if_nobody_knows_its_workers():
     """Its user corrects the selector, or confirms that the pods are gone."""
     scene = Scene()
