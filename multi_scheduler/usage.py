@@ -269,10 +269,12 @@ class UsageStore:
     def add(self, name: str, sample: Sample, *, capacity: float = 0.0) -> None:
         """Add a sample of a node; ignore it if it is not newer than the last one, because sources repeat samples.
 
+        An older one is added if the last one is outdated, because the lower cluster's clock was set back.
         ``capacity`` is the node's CPU in millicores, for the pressure on CPU; 0: unknown.
         """
         record = self._record(name)
-        if sample.time <= record.time:
+        is_outdated = self.clock() - record.received > self.max_age
+        if sample.time == record.time or (sample.time < record.time and not is_outdated):
             return
         record.time, record.received = sample.time, self.clock()
         cpu, memory = _plausible(sample.cpu), _plausible(sample.memory)

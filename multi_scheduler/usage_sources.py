@@ -274,14 +274,13 @@ class Resource(_Kubelets):
         self._before: dict[str, tuple[float, float]] = {}
 
     def sample(self, name: str, body: bytes) -> Sample | None:
-        """Return the usage since the last sample; None: first sample, no newer time, or the counter was reset."""
+        """Return the usage since the last sample; None: first sample, no newer time, or the clock or counter was reset."""
         cpu = _metric(body, _CPU)
         if cpu is None or not cpu[1] > 0:
             raise ValueError("no node_cpu_usage_seconds_total with a time")
         seconds, at = cpu
         before, then = self._before.get(name, (seconds, at))
-        if then < at or name not in self._before:
-            self._before[name] = seconds, at
+        self._before[name] = seconds, at
         rate = 1000 * (seconds - before) / (at - then) if at > then and seconds >= before else None
         memory = _metric(body, _MEMORY)
         return Sample(at, rate, memory[0] if memory is not None else None) if rate is not None else None

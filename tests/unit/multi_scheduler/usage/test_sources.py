@@ -114,6 +114,17 @@ async def test_resource_metrics_are_rates_of_two_samples() -> None:
     assert found == [None, Sample(6.0, 2000, 4096), None, None, Sample(16.0, 200, 4096)]
 
 
+def test_rates_continue_after_a_clock_was_set_back() -> None:
+    """The first sample afterwards gives no rate; the next one does, not only when the clock reaches the old time again."""
+    source = Resource(_client({}))
+    line = "node_cpu_usage_seconds_total {} {}".format
+    found = [
+        source.sample("n", line(seconds, at).encode())
+        for seconds, at in ((100, 9_000_000), (101, 9_010_000), (102, 20_000), (103, 30_000))
+    ]
+    assert [sample and sample.cpu for sample in found] == [None, 100, None, 100]
+
+
 def test_large_resource_metrics_take_no_time() -> None:
     """A real response has several lines for each container, and a hostile one may have millions."""
     body = b"a\n" * 5_000_000 + b"node_cpu_usage_seconds_total 1 1000\n" + b"a\n" * 1000

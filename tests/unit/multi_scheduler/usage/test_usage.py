@@ -75,6 +75,26 @@ def test_missing_and_old_usage_is_not_returned() -> None:
     assert store.usage("n") is None
 
 
+def test_samples_count_again_after_the_clock_of_the_lower_cluster_was_set_back() -> None:
+    """Samples that are a little older come from another replica of the source, and are ignored."""
+    clock = _Clock()
+    store = UsageStore("c", clock=clock, max_age=100)
+    store.add("n", Sample(time=7200, cpu=100))
+    clock.now = 60.0
+    store.add("n", Sample(time=7190, cpu=900))
+    found = store.usage("n")
+    assert found is not None
+    assert found.cpu == Measured(100, 100, 0, 100)
+    clock.now = 130.0
+    store.add("n", Sample(time=7200, cpu=900))
+    assert store.usage("n") is None
+    for clock.now in (160.0, 190.0):
+        store.add("n", Sample(time=3600 + clock.now, cpu=200))
+        found = store.usage("n")
+        assert found is not None
+        assert (found.age, found.cpu and found.cpu.latest) == (0, 200)
+
+
 @pytest.mark.parametrize("value", [-1.0, -1e300, 1e300, math.inf, math.nan, 10**400])
 def test_implausible_usage_is_ignored(value: float) -> None:
     """Agents and the annotator could not compute with it; a lower cluster reports any value."""
