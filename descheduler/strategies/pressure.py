@@ -72,11 +72,14 @@ class Pressure(PeriodicStrategy):
 
 
 def load_of(node: Object, now: float, max_age: float) -> float | None:
-    """Return a virtual node's load; None if the annotation is missing, invalid or older than ``max_age`` seconds."""
+    """Return a virtual node's load; None if the annotation is missing, invalid or older than ``max_age`` seconds.
+
+    So is an annotation from the future: the writer's clock is wrong, so the age is unknown.
+    """
     annotations = node.annotations
     try:
         load = float(annotations.get(names.ANNOTATION_PRESSURE, ""))
         written = timestamps.parse(annotations.get(names.ANNOTATION_USAGE_AT, "")).timestamp()
     except ValueError:
         return None
-    return load if 0 <= load <= 1 and now - written <= max_age else None
+    return load if 0 <= load <= 1 and abs(now - written) <= max_age else None

@@ -31,6 +31,8 @@ def _node(name: str, load: str | None, *, age: float = 0):
         ("0.5", 0, 0.5),
         ("0.5", 600, 0.5),
         ("0.5", 601, None),
+        ("0.5", -60, 0.5),
+        ("0.5", -601, None),
         ("nan", 0, None),
         ("2", 0, None),
         (None, 0, None),
