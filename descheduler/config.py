@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from controller_runtime.apimachinery import decoding
+from controller_runtime.apimachinery import decoding, matching
 from controller_runtime.apimachinery.readable import guess
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import duration, read_text
@@ -181,7 +181,16 @@ class _Protections(Struct):
     extra_enabled: list[str] | None = None
 
 
+class PriorityThreshold(Struct):
+    """Pods with this priority or a higher one stay."""
+
+    value: int | None = None
+    name: str = ""
+
+
 class _EvictorArgs(Struct):
+    label_selector: dict[str, Any] | None = None
+    priority_threshold: PriorityThreshold | None = None
     node_selector: Any = None
     evict_failed_bare_pods: Any = None
     node_fit: Any = None
@@ -284,6 +293,7 @@ def _v1alpha2(document: _Version2, known: Mapping[str, str]) -> Policy:
             config.name: (_without_type(config.args or {}), f"{where}.pluginConfig[{position}].args")
             for position, config in enumerate((profile and profile.plugin_config) or ())
         }
+        evictor = _EvictorArgs()
         if EVICTOR in args:
             evictor = convert(args[EVICTOR][0], _EvictorArgs, where=args[EVICTOR][1])
             options |= _options(evictor)
@@ -295,8 +305,22 @@ def _v1alpha2(document: _Version2, known: Mapping[str, str]) -> Policy:
             for position, name in enumerate((enabling and enabling.enabled) or ()):
                 registered = _registered(str(name), f"{where}.plugins.{point}.enabled[{position}]", known)
                 params, at = args.get(str(name), ({}, f"{where}.pluginConfig[{name}].args"))
-                strategies.append(StrategyConfig(registered, params, at))
+                strategies.append(StrategyConfig(registered, _selecting(params, evictor), at))
     return Policy(tuple(strategies), selector, options)
+
+
+def _selecting(params: dict[str, Any], evictor: _EvictorArgs) -> dict[str, Any]:
+    """Return a strategy's parameters with the selection of pods that the evictor makes for all strategies of its profile."""
+    selecting: dict[str, Any] = {}
+    if evictor.priority_threshold is not None:
+        selecting["priorityThreshold"] = msgspec.to_builtins(evictor.priority_threshold)
+    selecting |= params
+    if evictor.label_selector:
+        own = params.get("labelSelector") or {}
+        selecting["labelSelector"] = (
+            matching.conjunction(evictor.label_selector, own) if own else evictor.label_selector
+        )
+    return selecting
 
 
 def _options(found: Struct) -> dict[str, bool | int]:

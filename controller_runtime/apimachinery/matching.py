@@ -22,6 +22,7 @@ _EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
 _EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
 LABEL_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 """The operators of a LabelSelectorRequirement."""
+_SELECTOR_FIELDS = ("matchLabels", "matchExpressions")
 _SCHEDULING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -75,6 +76,17 @@ def compile_selector(selector: Mapping[str, Any]) -> Matcher:
         return True
 
     return matches
+
+
+def conjunction(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a metav1.LabelSelector that matches what both selectors match. Other fields of the selectors are kept."""
+    expressions: list[Any] = []
+    for selector in (first, second):
+        labels = selector.get("matchLabels") or {}
+        expressions += [{"key": key, "operator": "In", "values": [value]} for key, value in labels.items()]
+        expressions += selector.get("matchExpressions") or ()
+    others = {key: value for key, value in {**first, **second}.items() if key not in _SELECTOR_FIELDS}
+    return {**others, "matchExpressions": expressions}
 
 
 def _label_requirement(key: str, operator: Any, values: Collection[str]) -> Matcher:

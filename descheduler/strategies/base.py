@@ -22,7 +22,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.cluster import ClusterView
-from descheduler.config import Struct
+from descheduler.config import PriorityThreshold, Struct
 from descheduler.moving.move_reports import Move, Outcome
 from descheduler.moving.mover import Mover
 
@@ -40,12 +40,9 @@ class Namespaces(Struct):
     include: list[str] = msgspec.field(default_factory=list)
     exclude: list[str] = msgspec.field(default_factory=list)
 
-
-class PriorityThreshold(Struct):
-    """Pods with this priority or a higher one stay."""
-
-    value: int | None = None
-    name: str = ""
+    def contain(self, namespace: str) -> bool:
+        """Report whether the pods of a namespace are considered."""
+        return namespace not in self.exclude and (not self.include or namespace in self.include)
 
 
 class Params(Struct):
@@ -117,10 +114,7 @@ class Strategy(abc.ABC):
 
     def concerns(self, pod: Object) -> bool:
         """Report whether the parameters select the pod."""
-        wanted = self.params.namespaces
-        if wanted.include and pod.namespace not in wanted.include:
-            return False
-        if pod.namespace in wanted.exclude or not self._matches(pod.labels):
+        if not self.params.namespaces.contain(pod.namespace) or not self._matches(pod.labels):
             return False
         if self._priority is None:
             return True

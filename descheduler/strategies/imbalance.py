@@ -14,10 +14,11 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from controller_runtime.errors import ConfigError
+from controller_runtime.objects import Object
 from descheduler.moving.move_reports import Move
 from descheduler.pods import least_important_first
 from descheduler.room import Usage, requests_of, usage_of
-from descheduler.strategies.base import Context, Params, PeriodicStrategy
+from descheduler.strategies.base import Context, Namespaces, Params, PeriodicStrategy
 
 _LOW = {"cpu": 20.0, "memory": 20.0, "pods": 20.0}
 _HIGH = {"cpu": 80.0, "memory": 80.0, "pods": 80.0}
@@ -30,6 +31,8 @@ class ImbalanceParams(Params):
     target_thresholds: dict[str, float] = msgspec.field(default_factory=lambda: dict(_HIGH))
     number_of_nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Pods are moved only if more virtual nodes than this are underused."""
+    evictable_namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
+    """v1alpha2: as ``namespaces``, the name in sigs.k8s.io/descheduler."""
 
 
 class Imbalance(PeriodicStrategy):
@@ -51,6 +54,10 @@ class Imbalance(PeriodicStrategy):
                 raise ConfigError(
                     f"{where}.thresholds.{resource}: write percentages with thresholds ≤ targetThresholds"
                 )
+
+    def concerns(self, pod: Object) -> bool:
+        """Report whether the parameters select the pod."""
+        return super().concerns(pod) and self.params.evictable_namespaces.contain(pod.namespace)
 
     async def work_through(self) -> None:
         """Make one pass over the overused nodes."""

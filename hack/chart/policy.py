@@ -105,7 +105,8 @@ def _version_2() -> Schema:
         )
     }
     evictor = _map({
-        **_EVICTOR, "podProtections": _map(protections), "nodeSelector": {}, "evictFailedBarePods": {}, "nodeFit": {}, "apiVersion": {}, "kind": {}
+        **_EVICTOR, "labelSelector": reference(LabelSelector.__name__),
+        "priorityThreshold": reference(policy.PriorityThreshold.__name__), "podProtections": _map(protections), "nodeSelector": {}, "evictFailedBarePods": {}, "nodeFit": {}, "apiVersion": {}, "kind": {}
     })  # fmt: skip
     arguments = {alias: reference(_STRATEGIES[name].__name__) for alias, name in sorted(_KNOWN.items())}
     config = _map({"name": {"type": "string"}, "args": {"type": ["object", "null"]}}, required=["name"])

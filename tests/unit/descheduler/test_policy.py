@@ -114,6 +114,16 @@ class TestPolicy:
                 v2({"pluginConfig": [{"name": "DefaultEvictor", "args": {"minReplicas": 2}}]}),
                 "profiles[0].pluginConfig[0].args: unknown field `minReplicas`",
             ),
+            (
+                v2(
+                    {
+                        "pluginConfig": [
+                            {"name": "DefaultEvictor", "args": {"priorityThreshold": {"value": "a"}}}
+                        ]
+                    }
+                ),
+                "profiles[0].pluginConfig[0].args.priorityThreshold.value: Expected `int | null`, got `str`",
+            ),
         ],
     )
     def test_errors_name_the_field(self, document, message):
@@ -146,6 +156,47 @@ class TestPolicy:
         with pytest.raises(ConfigError) as error:
             policy.parse(v2({"pluginConfig": [{"name": "DefaultEvictor", "args": args}]}), known=KNOWN)
         assert f"podProtections.{field}[0]: '{name}' is not supported; known are Pods" in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("own", "evictor", "params"),
+        [
+            ({}, {}, {}),
+            ({}, {"priorityThreshold": {"value": 7}}, {"priorityThreshold": {"value": 7, "name": ""}}),
+            (
+                {"priorityThreshold": {"value": 9}},
+                {"priorityThreshold": {"name": "system-node-critical"}},
+                {"priorityThreshold": {"value": 9}},
+            ),
+            (
+                {},
+                {"labelSelector": {"matchLabels": {"a": "b"}}},
+                {"labelSelector": {"matchLabels": {"a": "b"}}},
+            ),
+            (
+                {"labelSelector": {"matchExpressions": [{"key": "c", "operator": "Exists"}]}},
+                {"labelSelector": {"matchLabels": {"a": "b"}}},
+                {
+                    "labelSelector": {
+                        "matchExpressions": [
+                            {"key": "a", "operator": "In", "values": ["b"]},
+                            {"key": "c", "operator": "Exists"},
+                        ]
+                    }
+                },
+            ),
+        ],
+    )
+    def test_the_evictor_selects_the_pods_of_all_strategies_of_its_profile(self, own, evictor, params):
+        """As sigs.k8s.io/descheduler's v1alpha2, which has no such parameters of strategies."""
+        config = [{"name": "Unschedulable", "args": own}, {"name": "DefaultEvictor", "args": evictor}]
+        plugins = {"deschedule": {"enabled": ["Unschedulable", "StaleCluster"]}}
+        found = policy.parse(v2({"pluginConfig": config, "plugins": plugins}), known=KNOWN)
+        assert found.strategies[0].params == params
+        assert found.strategies[1].params.keys() == evictor.keys()
+        for strategy in found.strategies:
+            policy.convert(
+                strategy.params, registry.strategies()[strategy.name].params_type, where=strategy.where
+            )
 
     def test_parameter_errors_name_the_path(self):
         kind = registry.strategies()["StaleCluster"].params_type

@@ -9,6 +9,17 @@ from tests.unit.clusterset.model.affinity import FIELD, requiring
 
 LABELS = {"type": "virtual-kubelet", "zone": "z", "size": "7"}
 
+_SELECTORS = [
+    {},
+    {"matchLabels": {"zone": "z"}},
+    {"matchLabels": {"zone": "y", "size": "7"}},
+    {"matchExpressions": [{"key": "size", "operator": "DoesNotExist"}]},
+    {
+        "matchLabels": {"size": "7"},
+        "matchExpressions": [{"key": "zone", "operator": "In", "values": ["y", "z"]}],
+    },
+]
+
 
 class TestMatching:
     """Selectors, affinity and taints."""
@@ -30,6 +41,14 @@ class TestMatching:
     def test_parse_selector(self, text, matches):
         """Kubectl's selectors."""
         assert matching.parse_selector(text)(LABELS) is matches
+
+    @pytest.mark.parametrize("first", _SELECTORS)
+    @pytest.mark.parametrize("second", _SELECTORS)
+    def test_conjunction_matches_what_both_selectors_match(self, first, second):
+        both = matching.compile_selector(matching.conjunction(first, second))
+        each = [matching.compile_selector(selector) for selector in (first, second)]
+        for labels in ({}, {"zone": "z"}, {"zone": "y"}, LABELS):
+            assert both(labels) == all(matches(labels) for matches in each)
 
     @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c"])
     def test_bad_selector(self, text):

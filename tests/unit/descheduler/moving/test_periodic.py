@@ -13,6 +13,7 @@ from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ConfigError
 from descheduler import room
 from descheduler.strategies import duplicates
+from descheduler.strategies.base import Namespaces
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
 from tests.unit.descheduler.bodies import START, cached, pod
@@ -131,6 +132,16 @@ async def test_pods_that_request_none_of_an_overused_resource_stay():
         await asyncio.sleep(5)
     assert [name for name in names_of(cluster) if name.startswith("idle")] == ["idle0", "idle1", "idle2"]
     assert len(names_of(cluster)) == 5
+
+
+@pytest.mark.looptime
+async def test_pods_of_namespaces_that_are_not_evictable_stay_but_count():
+    cluster = cluster_with(*(running(f"p{number}", cpu="3") for number in range(3)))
+    process = Process(cluster)
+    process.add(Imbalance, ImbalanceParams(evictable_namespaces=Namespaces(exclude=["default"])))
+    async with process.running():
+        await asyncio.sleep(5)
+    assert process.client.writes == []
 
 
 def test_resource_without_allocatable_is_unused_or_full():
