@@ -12,6 +12,7 @@ import base64
 import copy
 import gzip
 import json
+import os
 import shutil
 import tempfile
 import zlib
@@ -223,6 +224,26 @@ def require_helm() -> str:
     return found
 
 
+def environment(kubeconfig: str) -> dict[str, str]:
+    """Return our environment variables for helm, so that it works on the cluster of the upper kubeconfig, and only there.
+
+    Variables such as HELM_KUBECONTEXT would lead helm to another cluster than the one from which we read the release.
+
+    Args:
+        kubeconfig: as of ``--kubeconfig``. It may have several paths, which helm's flag does not support.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HELM_KUBE") and name not in {"HELM_NAMESPACE", "HELM_DRIVER"}
+    }
+    if kubeconfig:
+        kept["KUBECONFIG"] = os.pathsep.join(
+            str(Path(path).expanduser()) for path in kubeconfig.split(os.pathsep) if path
+        )
+    return kept
+
+
 async def upgrade(
     client: Client,
     options: argparse.Namespace,
@@ -234,7 +255,7 @@ async def upgrade(
 
     Args:
         client: client of the upper cluster.
-        options: ``namespace``, ``release``, ``kubeconfig``, ``context`` and ``timeout`` of the command line.
+        options: ``namespace``, ``release``, ``kubeconfig`` and ``timeout`` of the command line.
         change: returns the new values for the user's current ones. They are read again here, because
             another command may have upgraded the release, and Helm would overwrite that command's values.
         why: description for ``helm history``.
@@ -258,11 +279,12 @@ async def upgrade(
             *(require_helm(), "upgrade", release.name, str(chart), "--namespace", release.namespace),
             *("--reset-values", "--values", str(given), "--description", why),
             *("--wait", f"--timeout={int(options.timeout)}s"),
-            *(["--kubeconfig", options.kubeconfig] if options.kubeconfig else []),
-            *(["--kube-context", options.context] if options.context else []),
+            # Also the current context, which another program may change while we work.
+            *(["--kube-context", context] if (context := client.config.context_name) else []),
         ]
         process = await asyncio.create_subprocess_exec(
             *argv,
+            env=environment(options.kubeconfig),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -17,6 +17,7 @@ class Api:
     """An API server: objects by kind, and its writes."""
 
     cluster = "tokyo"
+    config = SimpleNamespace(context_name="")
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = [from_dict(one) for one in objects]

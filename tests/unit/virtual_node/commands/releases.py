@@ -37,7 +37,7 @@ def helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a helm on the PATH that records its arguments, the values and the chart's files; its exit code is in ``code``."""
     program = tmp_path / "helm"
     program.write_text(
-        f'#!/bin/sh\nP={tmp_path}\necho "$*" > $P/arguments; ls $3 > $P/chart; echo "Error: it broke" >&2\n'
+        f'#!/bin/sh\nP={tmp_path}\necho "$*" > $P/arguments; env > $P/environment; ls $3 > $P/chart; echo "Error: it broke" >&2\n'
         'while [ "$1" != --values ]; do shift; done; cat "$2" > $P/values; exit $(cat $P/code)\n',
         encoding="utf-8",
     )

@@ -6,6 +6,7 @@ import argparse
 import base64
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_joining_and_leaving_restores_the_values():
 
 def _upgrading(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(
-        **{"namespace": SPACE, "release": None, "kubeconfig": "", "context": "", "timeout": 60.0, **more}
+        **{"namespace": SPACE, "release": None, "kubeconfig": "", "timeout": 60.0, **more}
     )
 
 
@@ -68,7 +69,7 @@ async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
     """Helm gets the recorded chart, and the current values: another command may have changed them meanwhile."""
     api: Any = Api(record(config={"virtualNode": {"clusters": [TOKYO]}, "log": {"level": "debug"}}))
     revision = await helm_release.upgrade(
-        api, _upgrading(kubeconfig="up.yaml", context="east"),
+        api, _upgrading(),
         lambda values: helm_release.with_cluster(values, helm_release.entry("paris")), why="joined",
     )  # fmt: skip
     assert revision == 3
@@ -79,7 +80,26 @@ async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
     arguments = (helm / "arguments").read_text("utf-8")
     assert arguments.startswith("upgrade vn ")
     assert "--reset-values" in arguments
-    assert "--kubeconfig up.yaml --kube-context east" in arguments
+    assert "--kube-context" not in arguments
+
+
+@pytest.mark.parametrize(("kubeconfig", "expected"), [("~/a:b", "{home}/a:b"), ("", "mine")])
+async def test_helm_works_on_the_cluster_from_which_the_release_was_read(
+    helm: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: str, expected: str
+):
+    """Variables for helm would lead it to another cluster, which may have a release of the same name."""
+    monkeypatch.setenv("HOME", str(helm))
+    monkeypatch.setenv("KUBECONFIG", "mine")
+    for name in ("HELM_KUBECONTEXT", "HELM_KUBEAPISERVER", "HELM_KUBETOKEN", "HELM_NAMESPACE", "HELM_DRIVER"):
+        monkeypatch.setenv(name, "wrong")
+    monkeypatch.setenv("HELM_CACHE_HOME", "kept")
+    api: Any = Api(record())
+    api.config = SimpleNamespace(context_name="east")
+    await helm_release.upgrade(api, _upgrading(kubeconfig=kubeconfig), dict, why="")
+    lines = (helm / "environment").read_text("utf-8").splitlines()
+    seen = dict(line.split("=", 1) for line in lines if line.startswith(("HELM_", "KUBECONFIG=")))
+    assert seen == {"KUBECONFIG": expected.format(home=helm), "HELM_CACHE_HOME": "kept"}
+    assert "--kube-context east" in (helm / "arguments").read_text("utf-8")
 
 
 async def test_a_failed_upgrade_quotes_helm_and_the_next_step(helm: Path):

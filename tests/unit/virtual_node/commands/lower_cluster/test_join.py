@@ -173,7 +173,7 @@ def _cluster(uid: str, *objects: dict[str, Any]) -> Any:
     system = thing("Namespace", "kube-system")
     system["metadata"]["uid"] = uid
     api: Any = Api(system, *objects)
-    api.config = SimpleNamespace(server="https://10.0.0.1:6443")
+    api.config = SimpleNamespace(server="https://10.0.0.1:6443", context_name="")
     return api
 
 
