@@ -1,8 +1,8 @@
 """Splits selectors: the part for virtual nodes stays, the part for lower nodes moves to the annotation. No IO.
 
-A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``kubernetes.io/hostname`` or field ``metadata.name``
-with the name of a virtual node (in a DaemonSet's pod, ``metadata.name`` with any name), or if it is ``type`` with the
-value virtual-kubelet. All other keys select lower nodes.
+A key *stays* if ``--ignore-selector-keys`` lists it, if it is ``virtual-node.io/lower-cluster``, which only virtual nodes
+have, if it is ``kubernetes.io/hostname`` or field ``metadata.name`` with the name of a virtual node (in a DaemonSet's pod,
+``metadata.name`` with any name), or if it is ``type`` with the value virtual-kubelet. All other keys select lower nodes.
 
 Required node affinity is an OR of terms, each an AND of expressions. A term has a staying part K and a moving part M.
 If all terms have the same K, "K in the upper cluster, OR of all M in the lower cluster" is equivalent. If they
@@ -51,7 +51,7 @@ def stays(ignore_keys: Collection[str], virtual_nodes: Collection[str], *, daemo
     """
 
     def decide(key: str, values: Collection[str]) -> bool:
-        if key in ignore_keys:
+        if key in ignore_keys or key == names.LABEL_LOWER_CLUSTER:
             return True
         if key == _NODE_NAME_FIELD:
             return daemon_set or any(value in virtual_nodes for value in values)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from clusterset.model import names
 from tests.unit.webhook.pods import (
     NOT_READY,
     PROVIDER,
@@ -30,6 +31,27 @@ def test_moves_node_selector_except_ignored_keys():
     assert changed["spec"]["nodeSelector"] == {"clusterID": "x"}
     assert selector_of(changed) == {"nodeSelector": {"a": "b"}, "tolerations": [toleration]}
     assert changed["spec"]["tolerations"] == [toleration, NOT_READY, UNREACHABLE, PROVIDER]
+
+
+@pytest.mark.parametrize(("operator", "values"), [("In", ["tokyo"]), ("NotIn", ["tokyo"]), ("Exists", None)])
+def test_keeps_the_label_that_every_virtual_node_has(operator: str, values: list[str] | None):
+    """No lower node has it: a pod that requires it would stay Pending there, and one that avoids it would not."""
+    chosen = {
+        "key": names.LABEL_LOWER_CLUSTER,
+        "operator": operator,
+        **({"values": values} if values else {}),
+    }
+    spec = {
+        "nodeSelector": {names.LABEL_LOWER_CLUSTER: "tokyo", "disk": "ssd"},
+        "affinity": requiring(a_term(chosen, an_expression("gpu", "yes"))),
+    }
+    changed = mutate.mutate(web_pod(spec), VIRTUAL)
+    assert changed["spec"]["nodeSelector"] == {names.LABEL_LOWER_CLUSTER: "tokyo"}
+    assert changed["spec"]["affinity"] == requiring(a_term(chosen))
+    assert selector_of(changed) == {
+        "nodeSelector": {"disk": "ssd"},
+        "affinity": requiring(a_term(an_expression("gpu", "yes"))),
+    }
 
 
 def test_removes_empty_node_selector():
