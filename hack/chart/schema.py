@@ -80,6 +80,30 @@ _STRATEGY = _map(
         "rollingUpdate": _map({"maxSurge": _COUNT, "maxUnavailable": _COUNT}),
     }
 )
+_ENV = _map(
+    {"name": _FILLED, "value": {"type": ["string", "null"]}, "valueFrom": {"type": ["object", "null"]}},
+    "name",
+)
+"""A variable. Its value is quoted in YAML if it looks like a number or a boolean; the API server refuses others."""
+_NAMED = {"type": "object", "required": ["name"]}
+_TOLERATION = _map(
+    {
+        **{field: {"type": ["string", "null"]} for field in ("key", "operator", "value", "effect")},
+        "tolerationSeconds": {"type": ["integer", "null"]},
+    }
+)
+_CONSTRAINT = _map(
+    {
+        "maxSkew": {"type": "integer", "minimum": 1},
+        "topologyKey": _FILLED,
+        "whenUnsatisfiable": _one_of("DoNotSchedule", "ScheduleAnyway"),
+        "labelSelector": _FREE,
+        "matchLabelKeys": _LIST_OF_STRINGS,
+        "minDomains": {"type": "integer", "minimum": 1},
+        **dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), _one_of("Honor", "Ignore")),
+    },
+    *("maxSkew", "topologyKey", "whenUnsatisfiable"),
+)
 _AGENT = _map(
     {"name": _FILLED, "weight": {"type": "number", "minimum": 0}, "config": _FREE},
     "name",
@@ -157,7 +181,7 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("uninstall.timeout", {"type": "integer", "minimum": 1}),
     ("*.maxUnavailable", _COUNT),
     # Null means the default; an empty list means no constraints.
-    ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": {"type": "object"}}),
+    ("*.topologySpreadConstraints", {"type": ["array", "null"], "items": _CONSTRAINT}),
     ("*.port", _PORT),
     ("*.replicas", {"type": "integer", "minimum": 0}),
     ("virtualNode.mode", configuration.choices(LeaderElectionConfig, "mode")),
@@ -174,9 +198,10 @@ _RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("*.nodeSelector", _STRINGS),
     ("*[lL]abels", _STRINGS),
     ("*[aA]nnotations", _STRINGS),
-    ("*.tolerations", _OBJECTS),
+    ("*.tolerations", {"type": "array", "items": _TOLERATION}),
     ("*.extraArgs", _LIST_OF_STRINGS),
-    ("*.extra*", _OBJECTS),
+    ("*.extraEnv", {"type": "array", "items": _ENV}),
+    ("*.extraVolume*", {"type": "array", "items": _NAMED}),
     ("webhook.ignoreSelectorKeys", _LIST_OF_STRINGS),
     ("webhook.excludedNamespaces", _LIST_OF_STRINGS),
     ("metrics.prometheusRule.disabled", _LIST_OF_STRINGS),
