@@ -22,6 +22,8 @@ GOOD, BAD, DOUBTFUL, NOTHING = "✓", "✗", "•", "-"
 """Marks of listing entries."""
 _MARKS = {GOOD: "green", BAD: "bold red", DOUBTFUL: "yellow", NOTHING: "dim"}
 _GAP = "   "
+_NARROWEST, _USUAL = 10, 80
+"""Columns of the narrowest terminal, and of one with fewer: consoles and job runners report 0, with which nothing is printed."""
 _TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """Environment variables with which rich regards a pipe as a terminal."""
 _STYLES = {
@@ -222,7 +224,10 @@ def _console(stream: TextIO, *, soft_wrap: bool = True) -> Console:
     """Return a console for a stream. Importing rich takes 0.1 s of CPU time, so tables for pipes do not use it."""
     from rich.console import Console  # noqa: PLC0415
 
-    return Console(file=stream, highlight=False, soft_wrap=soft_wrap)
+    console = Console(file=stream, highlight=False, soft_wrap=soft_wrap)
+    if console.width < _NARROWEST:
+        console.width = _USUAL
+    return console
 
 
 def _cells(text: str) -> int:

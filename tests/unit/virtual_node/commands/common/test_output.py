@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -50,6 +51,19 @@ def test_a_pipe_gets_complete_lines(monkeypatch: pytest.MonkeyPatch):
     stream = io.StringIO()
     output.table(("A", "B"), [("x" * 200, "y")], stream=stream, spare=("B",))
     assert _lines(stream)[1] == "x" * 200 + "   y"
+
+
+@pytest.mark.parametrize("width", ["0", "1"])
+def test_a_terminal_without_a_width_shows_everything(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, width: str
+):
+    """Serial consoles and job runners report such widths."""
+    monkeypatch.setenv("COLUMNS", width)
+    output.table(COLUMNS, ROWS, stream=terminal, spare=("LAG", "AGE"))
+    output.listing([output.Entry(output.GOOD, "title", ["detail"], ["step"])], stream=terminal)
+    shown = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).split())
+    assert shown.startswith("NODE READY LAG AGE vn-a True ≤25ms 3h")
+    assert shown.endswith("✓ title detail → step")
 
 
 def test_a_terminal_shows_the_state_in_colour(terminal: Terminal):
