@@ -1,7 +1,7 @@
 """kube-safe-scheduler's agents: they know only the Nodes of each call and their annotations. No IO.
 
 Defects of the original are corrected: non-finite values count as missing, an unknown node gets half the points, a
-rejected node gets a reason, and a retried pod is counted once.
+rejected node gets a reason, a retried pod is counted once, and sidecars and pod-level resources count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import quantity
 from controller_runtime.process.program import version
 from multi_scheduler.agents import congestion, pigeon, safe
@@ -135,7 +136,7 @@ class SafeScheduler:
                 deviation=number(annotations.get(DEVIATION.format(resource))),
                 forecast=number(annotations.get(FORECAST.format(resource))),
                 capacity=_allocatable(node, resource),
-                demand=_demand(pod, resource, with_init=True),
+                demand=pod_resources.pod_requests(pod["spec"]).get(resource, 0),
                 weight=self.settings.forecast_weight,
             )
             if load is not None:
@@ -170,15 +171,10 @@ def _allocatable(node: Mapping[str, Any], resource: str) -> int:
     return quantity.of(resource, ((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
 
 
-def _demand(pod: Pod, resource: str, *, with_init: bool = False) -> int:
-    """Return the sum of the containers' requests; with_init: at least the largest init container's request."""
-
-    def asked(container: Mapping[str, Any]) -> int:
-        requests = (container.get("resources") or {}).get("requests") or {}
-        return quantity.of(resource, requests.get(resource, 0))
-
-    total = sum(map(asked, pod["spec"].get("containers") or ()))
-    return max(total, *map(asked, pod["spec"].get("initContainers") or ()), 0) if with_init else total
+def _demand(pod: Pod, resource: str) -> int:
+    """Return what the pod requests while it runs, without init containers that end."""
+    holders = pod_resources.running(pod["spec"], resource)
+    return sum(pod_resources.amounts(holder, "requests").get(resource, 0) for holder in holders)
 
 
 def _percent(text: str | None, default: float) -> float:

@@ -7,12 +7,14 @@ multiplied by 100 and rounded they equal the upstream scores. Missing or old usa
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from clusterset.model.pod import pod_resources
 from controller_runtime.apimachinery import quantity
 from multi_scheduler import numeric
 from multi_scheduler.agent import AgentContext
@@ -213,17 +215,18 @@ class LoadAgent(NodeAgent[LoadSettings]):
         cpu, capacity = node.measured("cpu"), node.allocatable.get("cpu", 0)
         if cpu is None or not capacity:
             return None
-        coming = sum(self._predicted(container) for container in pod.spec.get("containers") or ())
+        coming = sum(self._predicted(holder) for holder in pod_resources.running(pod.spec, "cpu"))
         coming += quantity.milli((pod.spec.get("overhead") or {}).get("cpu", 0))
         for placed in node.unmeasured(settling=_SETTLING):
             request, limit = placed.requests.get("cpu", 0), placed.limits.get("cpu", 0)
             coming += self._predict(request, limit)
         return target_load_packing(capacity, cpu.mean, coming, self._settings.target_utilization / 100)
 
-    def _predicted(self, container: object) -> int:
-        resources = container.get("resources") or {} if isinstance(container, dict) else {}
-        request, limit = ((resources.get(kind) or {}).get("cpu", 0) for kind in ("requests", "limits"))
-        return self._predict(quantity.milli(request), quantity.milli(limit))
+    def _predicted(self, holder: Mapping[str, Any]) -> int:
+        request, limit = (
+            pod_resources.amounts(holder, kind).get("cpu", 0) for kind in ("requests", "limits")
+        )
+        return self._predict(request, limit)
 
     def _predict(self, request: int, limit: int) -> int:
         return predicted_milli(

@@ -99,6 +99,14 @@ def has_pod_level(spec: Mapping[str, Any]) -> bool:
     return any(_is_pod_level(name) for kind in ("requests", "limits") for name in whole.get(kind) or ())
 
 
+def running(spec: Mapping[str, Any], resource: str) -> list[Mapping[str, Any]]:
+    """Return what requests a resource while a pod runs: its containers and sidecars, or the pod with its pod-level resources."""
+    if any(resource in amounts(spec, kind) for kind in ("requests", "limits")):
+        return [spec]
+    started = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    return [*started, *(spec.get("containers") or ())]
+
+
 def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
     total = _sum_of(spec, lambda container: amounts(container, kind))
     return total | {name: count for name, count in amounts(spec, kind).items() if _is_pod_level(name)}

@@ -177,6 +177,22 @@ async def test_load_by_target_packing() -> None:
     assert found == near({"vn-a": 1.0, "vn-b": 0.4 * (1 - 0.9) / 0.6})
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"resources": {"limits": {"cpu": "800m"}}},
+        {"initContainers": [objects.container(limits={"cpu": "500m"}) | {"restartPolicy": "Always"}]},
+    ],
+)
+async def test_load_predicts_pod_level_resources_and_sidecars(spec) -> None:
+    """A container without requests counts as 1 CPU only if the pod has no limit, and sidecars run beside it."""
+    scene = Scene(agent("load", policy="TargetLoadPacking"), clusters=("a",))
+    scene.used("a-0", 0.2)
+    limits = {} if "resources" in spec else {"cpu": "300m"}
+    asked = objects.pod(containers=[objects.container(limits=limits)], **spec)
+    assert await scene.scores(asked) == near({"vn-a": 1.0})
+
+
 async def test_load_by_over_commitment() -> None:
     """Limits of 6 CPUs on a node with 4 are a risk; a pod without requests is a risk on no single node."""
     scene = Scene(agent("load", policy="LowRiskOverCommitment"))

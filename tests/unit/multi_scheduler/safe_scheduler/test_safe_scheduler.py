@@ -27,9 +27,16 @@ def _node(name: str = "n", *, memory: str = "16Gi", **annotations: str) -> dict[
     return objects.node(name, memory=memory, annotations=written)
 
 
-def _pod(cpu: str = "0", memory: str = "0", *, init: str = "") -> dict[str, Any]:
+def _pod(cpu: str = "0", memory: str = "0", *, init: str = "", **spec: Any) -> dict[str, Any]:
     first = [objects.container(cpu=init)] if init else []
-    return objects.pod(containers=[objects.container(cpu=cpu, memory=memory)], initContainers=first)
+    return objects.pod(
+        containers=[objects.container(cpu=cpu, memory=memory)], **{"initContainers": first, **spec}
+    )
+
+
+WHOLE = {"requests": {"cpu": "1500m"}}
+"""Pod-level resources."""
+SIDECAR = [objects.container(cpu="800m") | {"restartPolicy": "Always"}]
 
 
 README = {
@@ -54,6 +61,8 @@ FULL = {
         (_node(mean_free_cpu="nan", std_free_cpu="nan"), _pod(), True, 5, 5),
         (_node(mean_free_cpu="2000", std_free_cpu="200"), _pod("100m"), True, 10, 6),
         (_node(mean_free_cpu="2000", std_free_cpu="200"), _pod("100m", init="1500m"), False, 0, 5),
+        (_node(mean_free_cpu="2000", std_free_cpu="200"), _pod(resources=WHOLE), False, 0, 5),
+        (_node(mean_free_cpu="2000", std_free_cpu="200"), _pod("700m", initContainers=SIDECAR), False, 0, 5),
     ],
 )
 def test_safe_scores_by_annotations(*, node, pod, accepted, overload, balance) -> None:
