@@ -31,14 +31,19 @@ app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/* A version as the value of a label. Flux appends "+DIGEST" to the version of a chart. */}}
+{{- define "virtual-node.labelValue" -}}
+{{- . | replace "+" "_" | trunc 63 | regexFind "^.*[A-Za-z0-9]" }}
+{{- end }}
+
 {{/* Labels that users cannot override. */}}
 {{- define "virtual-node.ownLabels" -}}
 {{- $root := index . 0 -}}
 {{ include "virtual-node.selectorLabels" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ include "virtual-node.labelValue" $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/part-of: virtual-node
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+helm.sh/chart: {{ include "virtual-node.labelValue" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) | quote }}
 {{- end }}
 
 {{/* All labels without duplicate keys: (list $ "webhook" [dict of additional labels]) */}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from hack.chart import dashboard, readme, template
+from hack.chart.rights import CHART
 from hack.sandbox.builds.programs import KUBERNETES_VERSION
 from tests.thorough import some
 from tests.unit.charts import rendering
@@ -195,6 +197,25 @@ def test_mounted_objects_exist(case):
             mount["name"] for container in spec["containers"] for mount in container.get("volumeMounts", [])
         }
         assert mounts == volumes, name
+
+
+@pytest.mark.parametrize(
+    "version", ["1.2.3+3f0a9c1d.dirty", f"1.2.3-{'rc.' * 15}{'4' * 40}", f"1.2.3-{'b' * 43}.5"]
+)
+def test_versions_of_a_fork_are_labels(version, tmp_path):
+    """Flux appends the digest to the version of a chart, and build systems use long pre-releases."""
+    copy = shutil.copytree(CHART, tmp_path / "chart")
+    file = copy / "Chart.yaml"
+    file.write_text(file.read_text("utf-8").replace("0.1.0", version), "utf-8")
+    values = "{virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}]}}"
+    text = template.helm("template", "vn", str(copy), "--values=-", stdin=values)
+    found = rendering.parse(text)
+    assert found
+    for one in found:
+        for key in ("helm.sh/chart", "app.kubernetes.io/version"):
+            label = one["metadata"]["labels"][key]
+            assert re.fullmatch(r"[A-Za-z0-9][-\w.]{0,61}[A-Za-z0-9]", label, re.ASCII), label
+            assert "1.2.3" in label
 
 
 def test_common_labels_and_annotations_are_everywhere():
