@@ -24,6 +24,8 @@ MOVING = "moving"
 """Title of the flags about moves."""
 
 Count = Annotated[int, Meta(ge=0)]
+NO_MOVES = -1
+"""A maximum that allows no move; 0 is no limit, as in flags."""
 
 
 class Limits(msgspec.Struct, kw_only=True):
@@ -51,9 +53,9 @@ class EvictionOptions(msgspec.Struct, kw_only=True):
     max_per_node: Annotated[Count, Setting(MOVING, "--max-pods-to-evict-per-node N")] = 0
     """Moves off a node per pass, or per minute without --descheduling-interval. 0: no limit."""
     max_per_namespace: Count = 0
-    """Moves out of one namespace per pass. 0: no limit."""
+    """Moves out of one namespace per pass. 0: no limit; ``NO_MOVES``: none."""
     max_total: Count = 0
-    """Moves per pass. 0: no limit."""
+    """Moves per pass. 0: no limit; ``NO_MOVES``: none."""
     make_before_break: Annotated[bool, Setting(MOVING, "--make-before-break")] = True
     """Evict a Ready pod of a Deployment only after its replacement is Ready."""
     wave: Annotated[int, Meta(ge=1), Setting(MOVING, "--pods-per-wave N")] = 20
@@ -324,9 +326,16 @@ def _selecting(params: dict[str, Any], evictor: _EvictorArgs) -> dict[str, Any]:
 
 
 def _options(found: Struct) -> dict[str, bool | int]:
-    """Return the fields of ``EvictionOptions`` that a part of a file has, by name."""
+    """Return the fields of ``EvictionOptions`` that a part of a file has, by name.
+
+    In a file, 0 is a maximum that allows no move, as in sigs.k8s.io/descheduler; a missing field is no limit.
+    """
     values = {option: getattr(found, name, None) for name, option in _OPTIONS.items()}
-    return {option: value for option, value in values.items() if value is not None}
+    return {
+        option: NO_MOVES if value == 0 and not isinstance(value, bool) else value
+        for option, value in values.items()
+        if value is not None
+    }
 
 
 def _protections(found: _Protections, where: str) -> dict[str, bool]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller_runtime.errors import ConfigError
 from descheduler import config as policy
 from descheduler.config import StrategyConfig
+from descheduler.moving.mover import PassLimits
 from descheduler.strategies import registry
 from tests.unit.descheduler.policies import KNOWN, TENSILE, V1ALPHA2, parse, v1
 
@@ -70,6 +72,14 @@ class TestPolicy:
             True,
             True,
         )
+
+    @pytest.mark.parametrize("version", [v1, v2])
+    def test_a_maximum_of_zero_allows_no_move(self, version):
+        """As in sigs.k8s.io/descheduler, where only a missing maximum is no limit."""
+        for name in ("maxNoOfPodsToEvictPerNode", "maxNoOfPodsToEvictPerNamespace"):
+            found = policy.parse(version(**{name: 0}), known=KNOWN)
+            limits = PassLimits(msgspec.structs.replace(policy.EvictionOptions(), **found.eviction))
+            assert limits.take("a", "x", now=0) > 0, name
 
     @pytest.mark.parametrize(
         ("document", "message"),
