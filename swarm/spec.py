@@ -258,21 +258,42 @@ def read_list(text: str) -> list[JobSpec]:
     """Parse a list of jobs: YAML (names or objects, or k8s-swarm's ``jobs:``), or one name per line.
 
     Raises:
-        ValueError: an entry is not a job, or there are too many.
+        ValueError: an entry is not a job, there are too many, or the text is YAML with an error. Its lines are then not
+            names, because the workers would stop all jobs of the list and start such names.
     """
+    text = text.removeprefix("\ufeff")  # editors on Windows
     try:
         found, has_aliases = _load(text)
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        if _is_yaml(text):
+            raise ValueError(f"not YAML: {error}") from None
         found, has_aliases = text, False
     if isinstance(found, dict) and "jobs" in found:
         found = found["jobs"] or []
+        if not isinstance(found, list):
+            raise ValueError("jobs is not a list")
     if not isinstance(found, list):
-        found, has_aliases = [line.strip() for line in text.splitlines() if line.strip()], False
+        if _is_yaml(text) or (
+            isinstance(found, dict) and not all(isinstance(one, str) for one in found.values())
+        ):
+            raise ValueError("neither a list nor a mapping with jobs")
+        lines = [line.strip() for line in text.splitlines()]
+        found, has_aliases = [line for line in lines if line and not _COMMENT.match(line)], False
     if has_aliases:
         raise ValueError("aliases of YAML are not supported")
     if len(found) > MOST_JOBS:
         raise ValueError(_TOO_MANY)
     return [_job(number, entry) for number, entry in enumerate(found, 1)]
+
+
+_COMMENT = re.compile(r"#(\s|$)")
+_YAML_LINE = re.compile(r"^[ \t]*(-[ \t\r\n]|-$|---[ \t\r]*$|jobs[ \t]*:([ \t\r]|$))", re.MULTILINE)
+_FLOW = re.compile(r"\s*(\[([^]\n]*|[^\n]*\])|\{([^}\n]*|[^\n]*\}))[ \t\r]*$", re.MULTILINE)
+
+
+def _is_yaml(text: str) -> bool:
+    """Report whether a text is not meant as one name per line: it has entries of a YAML list, or begins with a flow list."""
+    return _YAML_LINE.search(text) is not None or _FLOW.match(text) is not None
 
 
 def _job(number: int, entry: Any) -> JobSpec:
@@ -310,9 +331,10 @@ def _load(text: str) -> tuple[Any, bool]:
         elif isinstance(event, yaml.AliasEvent):
             has_aliases = True
             stack[-1].append("")
-    if len(stack[0]) > 1:
+    documents = [one for one in stack[0] if one != ""]  # a separator at the end begins an empty document
+    if len(documents) > 1:
         raise yaml.YAMLError("more than one document")
-    return (stack[0][0] if stack[0] else None), has_aliases
+    return (documents[0] if documents else None), has_aliases
 
 
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)

@@ -25,11 +25,42 @@ from tests.json_schema import validators
         ("jobs:\n", []),
         ("", []),
         ("a: b\nc: d", ["a: b", "c: d"]),
+        (
+            "[::1]:80\n[::2]:80\n{x}.y\n*a\n@b\n-c\n#d\n",
+            ["[::1]:80", "[::2]:80", "{x}.y", "*a", "@b", "-c", "#d"],
+        ),
+        ("\ufeffa\r\nb\r\n", ["a", "b"]),
+        ("jobs:a\njobs:b", ["jobs:a", "jobs:b"]),
+        ("# all lines\na\n#\nb\n", ["a", "b"]),
+        ("# - a\n# - b\n", []),
+        ("---\n- a\n---\n", ["a"]),
     ],
 )
 def test_lists_of_jobs(text, names):
     """Lines, YAML, and k8s-swarm's controller configuration."""
     assert [job.name for job in spec.read_list(text)] == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobs:\n - a\n- b\n",
+        "jobs:\n\t- a\n",
+        "- a\n- b: c: d\n",
+        "job:\n- a\n",
+        "job: [a, b]\n",
+        "jobs: a\n",
+        "a\n- b\n",
+        "- a\n---\n- b\n",
+        '["a",\n"b"\n',
+        '["a", , "b"]\n',
+        '{"jobs": ["a"]\n',
+    ],
+)
+def test_yaml_with_an_error_is_not_read_as_names(text):
+    """The last valid list stays in use, instead of jobs such as "jobs:" and "- a"."""
+    with pytest.raises(ValueError, match=r"not YAML|not a list|neither a list|document"):
+        spec.read_list(text)
 
 
 def test_invalid_entry_is_an_error():

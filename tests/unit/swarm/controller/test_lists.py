@@ -36,8 +36,8 @@ _BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("x\n" * 20_001, "more than 20,000 jobs"),
         (f"{_BOMB}jobs: [*l]", "aliases"),
         ("[\n" * 100_000, "nested deeper"),
-        # libyaml since 0.2.6 refuses it before the first event, so that the text is read as a name.
-        ("[" * 100_000, r"nested deeper|\$.name"),
+        # libyaml since 0.2.6 refuses it before the first event.
+        ("[" * 100_000, "nested deeper|not YAML"),
         ("jobs: " + "{a: " * 5_000, "nested deeper"),
     ],
 )
