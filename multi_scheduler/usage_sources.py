@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class _Kubelets(Source):
 
     async def read(self, nodes: Mapping[str, float], *, pause: float) -> AsyncIterator[tuple[str, Sample]]:
         """Yield a sample of each node that responds; see ``Source.read``."""
-        self._silent = {name: rounds for name, rounds in self._silent.items() if name in nodes}
+        self.keep(nodes)
         last: Exception | None = None
         answered = False
         for name in nodes:
@@ -156,6 +156,11 @@ class _Kubelets(Source):
     async def get(self, name: str, path: str) -> bytes:
         url = f"/api/v1/nodes/{name}/proxy/{path}"
         return await self._client.request("GET", url, timeout=_KUBELET_TIMEOUT, flow="usage")
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all nodes except these: autoscalers replace nodes all the time, under new names."""
+        for name in self._silent.keys() - set(nodes):
+            del self._silent[name]
 
     def _is_left_out(self, name: str) -> bool:
         rounds, over = self._silent.get(name, (0, 0))
@@ -215,6 +220,11 @@ class Summary(_Kubelets):
         super().__init__(client)
         self._reduced: set[str] = set()
 
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all nodes except these."""
+        super().keep(nodes)
+        self._reduced.intersection_update(nodes)
+
     async def ask(self, name: str) -> bytes:
         """Return the complete summary, or the CPU and memory summary of a kubelet that cannot create the complete one.
 
@@ -272,6 +282,12 @@ class Resource(_Kubelets):
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self._before: dict[str, tuple[float, float]] = {}
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all nodes except these."""
+        super().keep(nodes)
+        for name in self._before.keys() - set(nodes):
+            del self._before[name]
 
     def sample(self, name: str, body: bytes) -> Sample | None:
         """Return the usage since the last sample; None: first sample, no newer time, or the clock or counter was reset."""

@@ -166,6 +166,10 @@ class Writer:
             chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
             if not await self._write(self.upper, virtual.name, values(chosen), virtual.annotations):
                 return
+        for key in [
+            key for key in self._written if key[0] == lower.client.cluster and key[1] not in measured
+        ]:
+            del self._written[key]  # a deleted node, or a new node of its name without annotations
         for name, (_, one) in measured.items() if self.lower_nodes else ():
             if not await self._write(lower.client, name, values([one]), lower.feed.annotations(name)):
                 return

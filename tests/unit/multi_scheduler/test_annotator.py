@@ -201,6 +201,20 @@ async def test_nodes_are_annotated_when_their_usage_changes(monkeypatch) -> None
     assert [name for name, _ in lower.patched] == ["a-0", "a-1", "a-1"]
 
 
+@pytest.mark.looptime
+async def test_a_new_node_of_an_old_name_is_annotated_at_once() -> None:
+    """Although its values are those of the deleted node; deleted nodes are forgotten."""
+    scene = Scene(FIT, clusters=("a",))
+    lower = _Client("a")
+    writer = _writer(scene, _Client("upper"), a=lower)
+    await writer.write("a")
+    scene.state.clusters["a"].index.remove_node("a-0")
+    await writer.write("a")
+    scene.node("a-0")
+    await writer.write("a")
+    assert [name for name, _ in lower.patched] == ["a-0", "a-0"]
+
+
 async def test_usage_of_real_upper_nodes_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The file may have this setting for the agents, but the annotator has no right to read the usage."""
     file, read = tmp_path / "config.yaml", []

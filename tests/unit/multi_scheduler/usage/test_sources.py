@@ -125,6 +125,29 @@ def test_rates_continue_after_a_clock_was_set_back() -> None:
     assert [sample and sample.cpu for sample in found] == [None, 100, None, 100]
 
 
+async def test_deleted_nodes_are_forgotten() -> None:
+    """A new node of the same name has another counter, and its kubelet may answer the complete summary again."""
+    path = "/api/v1/nodes/n/proxy/{}".format
+    client = _client({path("metrics/resource"): b"node_cpu_usage_seconds_total 100 1000\n"})
+    source = Resource(client)
+    assert await _read(source, "n") == {}
+    await _read(source)
+    client.answers[path("metrics/resource")] = b"node_cpu_usage_seconds_total 150 6000\n"
+    assert await _read(source, "n") == {}
+    good = {"node": {"memory": {"time": AT, "workingSetBytes": 1}}}
+    client = _client(
+        {
+            path("stats/summary"): Unavailable("no file systems", code=500),
+            path("stats/summary?only_cpu_and_memory=true"): good,
+        }
+    )
+    summary = Summary(client)
+    assert list(await _read(summary, "n")) == ["n"]
+    await _read(summary)
+    client.answers = {path("stats/summary"): good}
+    assert list(await _read(summary, "n")) == ["n"]
+
+
 def test_large_resource_metrics_take_no_time() -> None:
     """A real response has several lines for each container, and a hostile one may have millions."""
     body = b"a\n" * 5_000_000 + b"node_cpu_usage_seconds_total 1 1000\n" + b"a\n" * 1000
