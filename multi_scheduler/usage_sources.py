@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from controller_runtime.auth.kubeconfig import ConnectionConfig
 from controller_runtime.client.client import Client
 from controller_runtime.client.served_version import metrics_api
 from controller_runtime.errors import ApiError, ConfigError, Forbidden, Unauthorized, Unavailable
+from controller_runtime.tls.pem import TlsMaterial
 from controller_runtime.util.event_loop import Slicer
 from multi_scheduler.usage import Pressure, Sample, Stall, UsageStore
 
@@ -332,7 +332,7 @@ class Prometheus(Source):
             )
             at = ConnectionConfig(
                 config.url,
-                ssl_context=ssl.create_default_context(),
+                ssl_context=TlsMaterial("prometheus.url").context(),
                 credentials=credentials,
                 source="prometheus.url",
             )

@@ -21,6 +21,7 @@ from controller_runtime.auth.proxies import PORTS, SOCKS, ip_address, without_pa
 from controller_runtime.client.requests import connect_failure
 from controller_runtime.errors import ProxyError
 from controller_runtime.serving.raw_connection import Connection, start_tls
+from controller_runtime.tls.pem import TlsMaterial
 
 MAX_HEAD = 64 * 1024
 """Maximum bytes of a response head. A Kubernetes API server sends less than four thousand."""
@@ -288,7 +289,7 @@ async def _through_proxy(config: ConnectionConfig, url: str) -> Connection:
     try:
         connection = await _tcp(proxy.hostname or "", proxy.port or PORTS[proxy.scheme])
         if proxy.scheme == "https":
-            context = config.ssl or ssl.create_default_context()
+            context = config.ssl or TlsMaterial(named).context()
             connection = await _tls(connection, context, proxy.hostname or "")
         ask = _ask_socks if proxy.scheme in SOCKS else _ask_http
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,8 @@ from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.client import Client, weaknesses
 from controller_runtime.client.verbs import Verbs, find
-from controller_runtime.errors import ApiError, Forbidden
+from controller_runtime.errors import ApiError, ConfigError, Forbidden
+from controller_runtime.tls.pem import TlsMaterial
 from virtual_node.examine import cluster_network, facts
 from virtual_node.examine.clusters import CLOCK_SKEW, VERSION, WEAKNESSES
 from virtual_node.examine.objects import Json, key, last_seen, ready_endpoints
@@ -215,12 +215,12 @@ async def _answer(url: str, client: Json) -> facts.Probe:
     import aiohttp  # noqa: PLC0415 - it takes longer than the requests of short commands
 
     try:
-        bundle = base64.b64decode(client.get("caBundle") or "").decode()
-        context = ssl.create_default_context(cadata=bundle or None)
+        bundle = base64.b64decode(client.get("caBundle") or "")
+        context = TlsMaterial("caBundle", bundle or None).context()
         limit = aiohttp.ClientTimeout(total=_URL_SECONDS)
         async with aiohttp.ClientSession(timeout=limit) as session, session.get(url, ssl=context) as answer:
             return facts.Probe(answer.status)
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, ConfigError) as error:
         return facts.Probe(0, str(error) or type(error).__name__)
 
 

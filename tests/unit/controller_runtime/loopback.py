@@ -103,10 +103,23 @@ async def send_chunks(request: web.Request, chunks: Iterable[bytes]) -> web.Stre
 
 def intermediate(root: KeyPair, name: str) -> KeyPair:
     """Return a CA signed by another CA."""
-    own = make_ca(name)
-    by = x509.load_pem_x509_certificate(root.certificate)
-    root_key = serialization.load_pem_private_key(root.key, password=None)
-    assert isinstance(root_key, ec.EllipticCurvePrivateKey)
+    return _reissued(make_ca(name), root, x509.AuthorityKeyIdentifier)
+
+
+def plain_chain(*hosts: str) -> tuple[KeyPair, KeyPair]:
+    """Return a CA as EKS makes it, and a pair of this CA: without identifiers of their keys."""
+    made = make_ca("kubernetes")
+    authority = _reissued(made, made, *_IDENTIFIERS)
+    return authority, _reissued(sign(made, "kube-apiserver", hosts=hosts), authority, *_IDENTIFIERS)
+
+
+_IDENTIFIERS = (x509.AuthorityKeyIdentifier, x509.SubjectKeyIdentifier)
+
+
+def _reissued(own: KeyPair, issuer: KeyPair, *without: type[x509.ExtensionType]) -> KeyPair:
+    by = x509.load_pem_x509_certificate(issuer.certificate)
+    issuer_key = serialization.load_pem_private_key(issuer.key, password=None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     template = x509.load_pem_x509_certificate(own.certificate)
     builder = x509.CertificateBuilder(
         issuer_name=by.subject,
@@ -117,9 +130,9 @@ def intermediate(root: KeyPair, name: str) -> KeyPair:
         not_valid_after=template.not_valid_after_utc,
     )
     for extension in template.extensions:
-        if not isinstance(extension.value, x509.AuthorityKeyIdentifier):
+        if not isinstance(extension.value, without):
             builder = builder.add_extension(extension.value, critical=extension.critical)
-    signed = builder.sign(root_key, hashes.SHA256())
+    signed = builder.sign(issuer_key, hashes.SHA256())
     return KeyPair(signed.public_bytes(serialization.Encoding.PEM), own.key)
 
 
