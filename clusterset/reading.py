@@ -24,6 +24,7 @@ from controller_runtime.apimachinery.decoding import (
     with_current_names,
 )
 from controller_runtime.apimachinery.readable import guess
+from controller_runtime.auth.kubeconfig_file import at_home
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.program import load
@@ -138,7 +139,7 @@ class ConfigFile(Generic[T]):
 def _beside(config_file: Path, path: str) -> str:
     if not path:
         return path
-    expanded = Path(path).expanduser()
+    expanded = at_home(path)
     return str(expanded if expanded.is_absolute() else config_file.parent / expanded)
 
 

@@ -178,10 +178,28 @@ def contexts(paths: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, named)))
 
 
+def at_home(path: str) -> Path:
+    """Return a path with ``~`` replaced.
+
+    Raises:
+        ConfigError: there is no home directory: $HOME is not set, and the user is unknown, such as the arbitrary user of a
+            container.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: the home directory is not known; set $HOME") from None
+
+
 def _parse(path: str, *, must_exist: bool) -> Section | None:
     where = f"kubeconfig {path}"
     try:
-        file = Path(path).expanduser()
+        file = at_home(path)
+    except ConfigError as error:
+        if must_exist:
+            raise ConfigError(f"kubeconfig {error}") from None
+        return None
+    try:
         text = file.read_text(encoding="utf-8")
         whole = decode_yaml(text)
     except FileNotFoundError:

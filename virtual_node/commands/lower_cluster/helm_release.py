@@ -26,6 +26,7 @@ import yaml
 
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime import resources
+from controller_runtime.auth.kubeconfig_file import at_home
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
 from virtual_node.rights import manifests
@@ -239,7 +240,7 @@ def environment(kubeconfig: str) -> dict[str, str]:
     }
     if kubeconfig:
         kept["KUBECONFIG"] = os.pathsep.join(
-            str(Path(path).expanduser()) for path in kubeconfig.split(os.pathsep) if path
+            str(at_home(path)) for path in kubeconfig.split(os.pathsep) if path
         )
     return kept
 

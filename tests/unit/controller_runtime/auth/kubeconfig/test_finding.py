@@ -49,6 +49,21 @@ async def test_environment_then_home_then_pod(tmp_path: Path, monkeypatch: pytes
     assert (await kubeconfig.load()).host == "env"
 
 
+async def test_a_user_without_a_home_uses_the_pods_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in client-go: a container's arbitrary user may have no $HOME and no entry in /etc/passwd."""
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "token").write_text("t0k\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 1000770000)
+    assert (await kubeconfig.load()).source == "in-cluster"
+    with pytest.raises(ConfigError, match=r"kubeconfig ~/a: the home directory is not known; set \$HOME"):
+        await kubeconfig.load("~/a")
+
+
 async def test_ipv6_service_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An IPv6 address gets its brackets, and the port its default."""
     (tmp_path / "account").mkdir()
