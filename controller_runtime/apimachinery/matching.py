@@ -133,13 +133,26 @@ def holds(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt" as operator:
-            try:
-                number, bound = int(value or ""), int("".join(values))
-            except ValueError:
-                return False
-            return number > bound if operator == "Gt" else number < bound
+            return _compares(operator, str(value), "".join(values), _INTEGER)
         case _:
             return False
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+"""As tolerations need it: without sign plus, and without leading zeros."""
+_LONGEST = 63
+"""Largest length of the value of a label or taint."""
+
+
+def _compares(operator: str, text: str, bound: str, pattern: re.Pattern[str]) -> bool:
+    """Report whether a value is greater (``Gt``) or less than the bound; False if one is not an integer of 64 bits."""
+    if max(len(text), len(bound)) > _LONGEST or not (pattern.fullmatch(text) and pattern.fullmatch(bound)):
+        return False
+    numbers = int(text), int(bound)
+    if not all(-(1 << 63) <= number < 1 << 63 for number in numbers):
+        return False
+    return numbers[0] > numbers[1] if operator == "Gt" else numbers[0] < numbers[1]
 
 
 def admits(
@@ -182,9 +195,17 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
         return False
     if toleration.get("key") and toleration["key"] != taint.get("key"):
         return False
-    if toleration.get("operator") == "Exists":
-        return True
-    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+    value, bound = taint.get("value") or "", toleration.get("value") or ""
+    match toleration.get("operator") or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(toleration.get("key")) and value == bound
+        case "Gt" | "Lt" as operator:  # KEP-5471
+            return bool(toleration.get("key")) and _compares(
+                operator, str(value), str(bound), _DECIMAL_INTEGER
+            )
+    return False
 
 
 def _requirement(part: str) -> dict[str, Any]:

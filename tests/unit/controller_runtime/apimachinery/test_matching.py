@@ -90,6 +90,33 @@ class TestMatching:
         spec = {"tolerations": tolerations}
         assert matching.admits(spec, name="a", labels={}, taints=taints) is admitted
 
+    @pytest.mark.parametrize(
+        ("operator", "bound", "value", "tolerated"),
+        [
+            ("Gt", "900", "950", True),
+            ("Gt", "900", "900", False),
+            ("Gt", "900", "0950", False),
+            ("Gt", "900", "high", False),
+            ("Lt", "5", "-1", True),
+            ("Lt", "5", "5", False),
+            ("Lt", "5", "", False),
+            ("Gt", "900", "9" * 30, False),
+            ("Ge", "900", "900", False),
+        ],
+    )
+    def test_tolerations_compare_numbers(self, operator, bound, value, tolerated):
+        """KEP-5471, Kubernetes 1.35: the taint's value is compared with the toleration's."""
+        toleration = {"key": "k", "operator": operator, "value": bound}
+        assert (
+            matching.tolerates(toleration, {"key": "k", "value": value, "effect": "NoSchedule"}) is tolerated
+        )
+
+    def test_labels_are_numbers_as_in_go(self):
+        """Python reads more texts as numbers, such as 1_000, which a label may have."""
+        over = {"key": "size", "operator": "Gt", "values": ["6"]}
+        found = [matching.holds(over, {"size": text}) for text in ("1_000", "007", "7.5", "٧", str(2**63))]
+        assert found == [False, True, False, False, False]
+
     def test_terms_are_ored(self):
         """One term that matches is enough; an empty one matches nothing."""
         no = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["y"]}]}
