@@ -136,8 +136,10 @@ _BY_CODE: dict[int, type[ApiError]] = {
 _EXCERPT = 300
 _LONGEST_MESSAGE = 4096
 """Characters kept of a server's message, which is written to logs, events and statuses."""
-_LONGEST_PAUSE = 3600.0
-"""Maximum seconds of Retry-After; a longer delay would mean that the request is never repeated."""
+_LONGEST_PAUSE = 60.0
+"""Maximum seconds of Retry-After. API servers name seconds. The page of a proxy for maintenance can name hours, in which caches
+would be old and Events would wait, although the server is back after minutes; one request a minute is no load. A date can
+also be far away because of a wrong clock."""
 
 
 def error_from_response(code: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
