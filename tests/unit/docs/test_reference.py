@@ -22,7 +22,7 @@ NAMES_PAGE = reference.DIRECTORY / "annotations-and-labels.md"
 _ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
 
 
-_NOT_NAMES = {"DEFAULT_SCHEDULER", "DOMAIN", "NODE_LEASES", "NODE_TYPE_VIRTUAL"}
+_NOT_NAMES = {"DEFAULT_SCHEDULER", "DOMAIN", "EVENT_SCORED", "NODE_LEASES", "NODE_TYPE_VIRTUAL"}
 
 
 def _constants() -> set[str]:
