@@ -65,19 +65,15 @@ affinity:
         - matchExpressions:
             - {key: type, operator: NotIn, values: [virtual-kubelet]}
   {{- end }}
-{{- if kindIs "slice" $values.topologySpreadConstraints }}
-{{- with $values.topologySpreadConstraints }}
+{{- /* Without a selector, a constraint counts no pods and has no effect. */}}
+{{- $selector := dict "matchLabels" (include "virtual-node.selectorLabels" . | fromYaml) }}
+{{- $constraints := list (dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway") }}
+{{- if kindIs "slice" $values.topologySpreadConstraints }}{{ $constraints = $values.topologySpreadConstraints }}{{ end }}
+{{- with $constraints }}
 topologySpreadConstraints:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- else }}
-topologySpreadConstraints:
-  - maxSkew: 1
-    topologyKey: kubernetes.io/hostname
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels:
-        {{- include "virtual-node.selectorLabels" . | nindent 8 }}
+  {{- range . }}
+  - {{ ternary . (merge (dict "labelSelector" $selector) .) (kindIs "map" .labelSelector) | toYaml | indent 4 | trim }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
