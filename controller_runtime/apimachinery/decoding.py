@@ -165,17 +165,20 @@ def _fields_at(kind: Any, path: str) -> Iterator[msgspec.structs.FieldInfo]:
 
 
 def decode_yaml(text: str) -> Any:
-    """Return the value of a YAML text.
+    """Return the value of a YAML text. Empty documents do not count, such as that after a separator at the end.
 
     Raises:
-        ValueError: not YAML, or nested too deeply; the message is one line with the position of the error.
+        ValueError: not YAML, more than one document, or nested too deeply; the message is one line with the position of the error.
     """
     import yaml  # noqa: PLC0415 - programs that read only JSON start without it
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _check_depth(yaml.parse(text, Loader=loader))
-        return yaml.load(text, Loader=loader)  # noqa: S506 - the safe loader, in C if available
+        documents = [one for one in yaml.load_all(text, Loader=loader) if one is not None]
+        if len(documents) > 1:
+            yaml.load(text, Loader=loader)  # noqa: S506 - raises the error with its position
+        return documents[0] if documents else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -47,6 +47,20 @@ def test_names_the_wrong_field(document: object, said: str):
     assert str(found.value) == said
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: b\n---\n", {"a": "b"}),
+        ("---\n# made by a script\n---\na: b\n...\n---\n---\n", {"a": "b"}),
+        ("---\n", None),
+        ("", None),
+    ],
+)
+def test_empty_documents_do_not_count(text: str, value: object):
+    """As for kubectl."""
+    assert decode_yaml(text) == value
+
+
 def test_puts_the_position_of_a_part_before_its_path():
     """As the user finds it in the whole file."""
     with pytest.raises(ValueError, match=r"^profiles\[0\]\.args\.parts\[0\]: unknown field `x`$"):
@@ -63,6 +77,10 @@ def test_puts_the_position_of_a_part_before_its_path():
         ("a: b\nc: d: e\n", "line 2, column 5: mapping values are not allowed in this context"),
         ("a: b\nc: \x01\n", "line 2: control characters are not allowed"),
         ("a: *b\n", "line 1, column 4: found undefined alias"),
+        (
+            "a: b\n---\nc: d\n",
+            "line 2, column 1: but found another document (expected a single document in the stream)",
+        ),
     ],
 )
 def test_names_the_line_that_is_not_yaml(text: str, said: str):
