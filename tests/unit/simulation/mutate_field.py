@@ -111,6 +111,8 @@ class Allowed(enum.Enum):
     """The object is deleted and created once more: it names another object as the one that it was made for."""
     DELETED_EARLY = enum.auto()
     """The object is deleted before its time."""
+    KEPT = enum.auto()
+    """The field stays, and the data of the volume is kept: the claim, the volume and the namespace outlive the upper ones."""
     LEFT_ALONE = enum.auto()
     """The object is not ours any more: it is never written to again, and who needs its name reports a conflict."""
 
@@ -120,8 +122,10 @@ _ALLOWED = (
     # a second mark: its label is restored for the next pod.
     (r"namespaces .* labels\[virtual-node.io/upper-cluster\]", Allowed.STAYS),
     (r"^(?!pods).* labels\[virtual-node.io/upper-cluster\]", Allowed.LEFT_ALONE),
-    # A claim holds data: one that does not name its upper claim is kept.
-    (r"persistentvolumeclaims .* labels\[virtual-node.io/upper-uid\]", Allowed.LEFT_ALONE),
+    # A claim holds data: one that does not name its upper claim is kept. One that names another gets the volume's claim.
+    (r"persistentvolumeclaims .* labels\[virtual-node.io/upper-uid\] removed", Allowed.LEFT_ALONE),
+    # An administrator of the upper cluster has changed the reclaim policy of a mirror.
+    (r"^persistentvolumes .* spec changed", Allowed.KEPT),
     # Garbage collection in the lower cluster is its own business.
     ("ownerReferences added", Allowed.STAYS),
     # Copies and claims are shared by virtual nodes: the label says only which one made them.
@@ -156,6 +160,8 @@ _ALLOWED = (
     (r"configmaps .* annotations\[virtual-node.io/source\] removed down", Allowed.RECREATED),
 )
 """Patterns of mutations (resource, key, path, whether the process is up or down), and what is allowed after them."""
+_KEPT = re.compile(r"outlived|persistentVolumeReclaimPolicy|(persistentvolume(claim)?s|namespaces) \S+: ")
+"""Differences where a claim and its volume are kept."""
 _OF_NEW_ONES = ("metadata.uid", "spec.clusterIP", "spec.containers")
 """Fields that differ where an object was created once more."""
 
@@ -216,6 +222,8 @@ def wrong_after(mutation: Mutation, *, is_up: bool) -> list[str]:
         wrong = compared(outcome, without_mutation()[0])
     if allowed is Allowed.DELETED_EARLY:
         wrong = [one for one in wrong if f"{what}: None instead of" not in one]
+    if allowed is Allowed.KEPT:
+        wrong = [one for one in wrong if not _KEPT.search(one)]
     if allowed is Allowed.STAYS:
         wrong = [one for one in wrong if what not in one or not _is_about(mutation, one)]
     return outcome.told(f"{mutation} {'up' if is_up else 'down'} ({allowed.name})", wrong)

@@ -141,9 +141,11 @@ class ClaimRequests:
         """Report whether an upper claim has got the volume of a lower claim that was kept for an earlier upper claim.
 
         An administrator has released the mirror, and the upper cluster has bound it to the new claim. A user who only
-        names the volume in a claim does not get it.
+        names the volume in a claim does not get it. A lower claim without the uid of any upper claim stays as it is.
         """
         volume = lower["spec"].get("volumeName")
+        if names.LABEL_UPPER_UID not in lower["metadata"]["labels"]:
+            return False
         mirror = self.caches.upper_volumes.store.get(upper["spec"].get("volumeName") or "")
         if not volume or mirror is None or self.mirrored_volume(upper) != volume:
             return False
