@@ -32,6 +32,8 @@ class Store:
         self._objects: dict[str, Object] = {}
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._indexers}
         self._index_users: Counter[str] = Counter(self._indexers)
+        self.changes = 0
+        """Number of changes so far. Who has read everything needs to read again only if it has grown."""
 
     def add_indexers(self, indexers: Mapping[str, Indexer]) -> None:
         """Add indexes of all objects; an index that exists stays, with one user more."""
@@ -89,6 +91,7 @@ class Store:
         """Store an object; return the object that it replaces, or None."""
         old = self._objects.get(key)
         self._objects[key] = new
+        self.changes += 1
         if self._indexers:
             self._reindex(key, old, new)
         return old
@@ -96,8 +99,10 @@ class Store:
     def remove(self, key: str) -> Object | None:
         """Remove an object and return it; None if there is none."""
         old = self._objects.pop(key, None)
-        if old is not None and self._indexers:
-            self._reindex(key, old, None)
+        if old is not None:
+            self.changes += 1
+            if self._indexers:
+                self._reindex(key, old, None)
         return old
 
     def _reindex(self, key: str, old: Object | None, new: Object | None) -> None:

@@ -20,7 +20,7 @@ from controller_runtime import resources
 from controller_runtime.cache.informer import Informer
 from controller_runtime.client.client import Client
 from controller_runtime.objects import Object
-from controller_runtime.store import is_stub
+from controller_runtime.store import Store, is_stub
 from controller_runtime.util.event_loop import Slicer
 from controller_runtime.util.keyed import SharedAnswers
 from virtual_node import metrics
@@ -93,15 +93,29 @@ class ProcessSummary:
     def __post_init__(self) -> None:
         self._evaluated: dict[str, _Evaluated] = {}
         """By virtual node."""
+        self._read: dict[str, tuple[Store, int]] = {}
+        """The cache of each virtual node's pods, and its number of changes at the last evaluation."""
+        self.version = 0
+        """Grows with each change of ``pods``."""
         self._evaluating = asyncio.Lock()
         self._answers: SharedAnswers[str, bytes] = SharedAnswers(fresh=0)
 
     async def refresh(self) -> None:
         """Evaluate the pods that have changed since the last call, in slices."""
         async with self._evaluating:
-            caches = dict(self._caches())
-            for name in self._evaluated.keys() - caches.keys():
+            stores = {name: caches.upper[name].store for name, caches in self._caches()}
+            gone = self._evaluated.keys() - stores.keys()
+            for name in gone:
                 del self._evaluated[name]
+                self._read.pop(name, None)
+            changed = {
+                name: store
+                for name, store in stores.items()
+                if self._read.get(name) != (store, store.changes)
+            }
+            if not changed and not gone:
+                return
+            self.version += 1
             # Most pods of a node have equal numbers and no findings; one object for all needs a fifth of the memory.
             same = {each.numbers: each for each in self.pods() if not each.findings}
 
@@ -112,9 +126,12 @@ class ProcessSummary:
                 return found if found.findings else same.setdefault(found.numbers, found)
 
             slicer = Slicer()
-            for name, cached in caches.items():
-                before, pods = self._evaluated.setdefault(name, {}), cached.upper[name].store.list()
-                self._evaluated[name] = await evaluated(pods, before, summary, slicer, version=_version)
+            for name, store in changed.items():
+                before, read = self._evaluated.setdefault(name, {}), (store, store.changes)
+                self._evaluated[name] = await evaluated(
+                    store.list(), before, summary, slicer, version=_version
+                )
+                self._read[name] = read
 
     def pods(self) -> Iterator[PodSummary]:
         """Yield the summaries of all pods as of the last ``refresh``."""
@@ -217,8 +234,11 @@ class ProcessHealth:
         """Findings about pods on virtual nodes from the last pass; None before the first pass."""
         self._of_waiting: list[Finding] | None = None
         """Findings about pods without a node from the last pass; None before the first pass."""
-        self._names: frozenset[str] = frozenset()
-        """Names of the virtual nodes at the last pass; a change re-evaluates pods without a node."""
+        self._bound_at = -1
+        """``version`` of the summary at the last pass."""
+        self._waiting_at: tuple[frozenset[str], int] = frozenset(), -1
+        """Names of the virtual nodes, and changes of the cache of pods without a node, at the last pass. Other names
+        re-evaluate these pods."""
         self._log = structlog.get_logger(component=COMPONENT)
 
     async def run(self) -> None:
@@ -276,13 +296,18 @@ class ProcessHealth:
     async def _read_pods(self) -> None:
         """Evaluate the pods that have changed since the last pass."""
         await self._summary.refresh()
-        self._of_bound = [finding for pod in self._summary.pods() for finding in pod.findings]
+        if self._summary.version != self._bound_at:
+            self._bound_at = self._summary.version
+            self._of_bound = [finding for pod in self._summary.pods() for finding in pod.findings]
         names = frozenset(name for cluster in self.state.clusters.values() for name in cluster.nodes)
-        before = self._examined_waiting if names == self._names else {}
+        state = names, self._waiting.store.changes
+        if state == self._waiting_at:
+            return
+        before = self._examined_waiting if names == self._waiting_at[0] else {}
         self._examined_waiting = await evaluated(
             self._waiting.store.list(), before, lambda pod: of_pod(pod.to_dict(), names), Slicer()
         )
-        self._names = names
+        self._waiting_at = state
         self._of_waiting = [each for _, found in self._examined_waiting.values() for each in found]
 
     def _snapshot(self, swarms: Sequence[Json] | None) -> Snapshot:

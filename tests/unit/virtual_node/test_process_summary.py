@@ -98,6 +98,27 @@ async def test_only_changed_pods_are_evaluated_again():
         assert evaluated.call_count == 6
 
 
+async def test_only_nodes_with_changed_pods_are_read_again():
+    """The pods are evaluated every five seconds, also while nothing changes."""
+    process = _Process()
+    running = {"metadata": {}, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    for number, node in enumerate(process.informers):
+        process.put(node, number, running)
+    await process.summary.refresh()
+    version = process.summary.version
+    with mock.patch.object(process_health, "evaluated", side_effect=process_health.evaluated) as read:
+        await process.summary.refresh()
+        assert (read.call_count, process.summary.version) == (0, version)
+        process.put("vn-a", 2, running)
+        process.informers["vn-b"].store.remove("shop/p7")  # not there
+        await process.summary.refresh()
+        assert (read.call_count, process.summary.version) == (1, version + 1)
+        del process.state.clusters["b"]
+        await process.summary.refresh()
+        assert (read.call_count, process.summary.version) == (1, version + 2)
+    assert len([*process.summary.pods()]) == 2
+
+
 @pytest.mark.parametrize(
     "state",
     [{"has_synced": False}, {"last_error": OSError("watch failed")}],
