@@ -29,6 +29,11 @@ def _map(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, A
     return {"type": "object", "additionalProperties": False, **needed, "properties": properties, **more}
 
 
+def _open(fields: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of an object of the Kubernetes API, to which newer versions may add fields."""
+    return {name: rule for name, rule in _map(fields, *required).items() if name != "additionalProperties"}
+
+
 def _one_of(*values: str) -> dict[str, Any]:
     return {"type": "string", "enum": list(values)}
 
@@ -80,19 +85,19 @@ _STRATEGY = _map(
         "rollingUpdate": _map({"maxSurge": _COUNT, "maxUnavailable": _COUNT}),
     }
 )
-_ENV = _map(
+_ENV = _open(
     {"name": _FILLED, "value": {"type": ["string", "null"]}, "valueFrom": {"type": ["object", "null"]}},
     "name",
 )
 """A variable. Its value is quoted in YAML if it looks like a number or a boolean; the API server refuses others."""
 _NAMED = {"type": "object", "required": ["name"]}
-_TOLERATION = _map(
+_TOLERATION = _open(
     {
         **{field: {"type": ["string", "null"]} for field in ("key", "operator", "value", "effect")},
         "tolerationSeconds": {"type": ["integer", "null"]},
     }
 )
-_CONSTRAINT = _map(
+_CONSTRAINT = _open(
     {
         "maxSkew": {"type": "integer", "minimum": 1},
         "topologyKey": _FILLED,
