@@ -129,6 +129,31 @@ DENIED: Mapping[str, tuple[str, ...]] = {
 """Shell patterns of keys that are left out unless ``policy.metadata.keep`` matches them, by what they order."""
 
 _PUBLISHING = "load balancers and other ways to publish Services"
+REFUSED: Mapping[str, tuple[str, ...]] = {
+    "Ingress": (
+        "*/*-snippet",
+        "haproxy-ingress.github.io/config-*",
+        "ingress.kubernetes.io/config-*",
+        "nginx.org/*-snippets",
+    ),
+}
+"""By kind: shell patterns of annotations that change the configuration of a shared proxy. A copy without them could
+publish what they protect, so there is none, unless ``policy.metadata`` matches them."""
+NAMING_SECRETS = (
+    "*/auth-secret",
+    "*/auth-tls-secret",
+    "*/basic-auth-secret",
+    "*/proxy-ssl-secret",
+    "*/secure-crt-secret",
+    "*/secure-verify-ca-secret",
+    "haproxy.org/server-ca",
+    "haproxy.org/server-crt",
+    "nginx.com/jwt-key",
+)
+"""Annotations of Ingress controllers that name a Secret. Copies of Ingresses name its copy (``translate.follow.ingresses``)."""
+ROUTING = (*REFUSED["Ingress"], *NAMING_SECRETS)
+"""Annotations that Ingress controllers of HAProxy read from Services, too. Copies of Services do not have them, and an Ingress
+could publish what they protect, so it has no copy either."""
 _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
     # Names a Service of the namespace, which may be unmanaged.
     "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
@@ -147,17 +172,8 @@ _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
         "hnc.x-k8s.io/*",
         "*.hnc.x-k8s.io/*",
     ),
+    **dict.fromkeys(("Service", "ServiceExport"), ROUTING),
 }
-REFUSED: Mapping[str, tuple[str, ...]] = {
-    "Ingress": (
-        "*/*-snippet",
-        "haproxy-ingress.github.io/config-*",
-        "ingress.kubernetes.io/config-*",
-        "nginx.org/*-snippets",
-    ),
-}
-"""By kind: shell patterns of annotations that change the configuration of a shared proxy. A copy without them could
-publish what they protect, so there is none, unless ``policy.metadata`` matches them."""
 _NEVER: Mapping[str, tuple[str, ...]] = {
     "": (names.ANNOTATION_LAST_APPLIED,),
     "EndpointSlice": (
@@ -248,6 +264,12 @@ def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRul
         for key in sorted(KeyPatterns(REFUSED.get(kind, ())).among(annotations or ()))
         if key not in decided and not names.is_reserved(key)
     }
+
+
+def refused_on_service(annotations: Mapping[str, str] | None, rules: MetadataRules) -> list[str]:
+    """Return the annotations of a Service because of which no copy of an Ingress may use it; empty: it may."""
+    decided = KeyPatterns((*rules.keep, *rules.leave_out))
+    return [key for key in sorted(KeyPatterns(ROUTING).among(annotations or ())) if key not in decided]
 
 
 class _Matcher:

@@ -44,7 +44,7 @@ from virtual_node.controllers.copies.writer import CopyWriter, Outcome, malforme
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.translate import services
 from virtual_node.translate.base import ownership
-from virtual_node.translate.base.view import UntranslatableError
+from virtual_node.translate.base.view import Translation, UntranslatableError
 from virtual_node.translate.follow import addresses as translate
 from virtual_node.translate.kinds import SERVICES, Demand, Kind
 
@@ -76,15 +76,15 @@ class CopyController:
     namespaces: Namespaces
     surroundings: Surroundings
     dependencies: DependencyController
-    """Copies the Secrets that the objects reference."""
+    """Copies the Secrets and ConfigMaps that the objects reference."""
     wake: Callable[[str], None]
     """Requeues the upper pod of a uid."""
     upper: Informer | None = None
     """The upper objects, if the caller runs their informer; None: ``run`` does."""
     lower: Informer | None = None
     """The copies, as ``upper``."""
-    _with_secrets: dict[str, str] = field(default_factory=dict)
-    """Uids of objects whose Secrets are copied, by key."""
+    _with_references: dict[str, str] = field(default_factory=dict)
+    """Uids of objects whose Secrets and ConfigMaps are copied, by key."""
     _reads: Pace[str] = field(default_factory=lambda: Pace(burst=_UNREAD_BURST, qps=1 / _UNREAD_AGAIN))
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class CopyController:
             self._forget(key)
             self.copies.unused.forget(key)
             if not is_copied:
-                self._release_secrets(key)
+                self._release_references(key)
                 return None
             return await self._remove_gone(key)
         if not self.is_wanted(upper):
@@ -222,9 +222,9 @@ class CopyController:
             translation = self.copies.translate(upper)
             if translation.content is None:
                 return await self._remove_not_needed(upper)
-            outcome = Outcome(await self._secrets(upper, translation.secrets))
+            outcome = Outcome(await self._references(upper, translation))
             if outcome.problem is not None:
-                await self._remove(key)  # the copy would use a Secret that is not ours
+                await self._remove(key)  # the copy would use an object that is not ours
             else:
                 outcome = await self.copies.ensure(key, upper, translation.content)
                 if outcome.problem is None:
@@ -313,7 +313,7 @@ class CopyController:
             if self.kind.is_kept_for_others(copy, self.surroundings.view()):
                 return None  # when that installation removes its annotation, the event requeues this key
         if copy is None or not self.copies.unused.may_remove(key, copy):
-            self._release_secrets(key)
+            self._release_references(key)
             await self._delete_others(key, upper)
             return None
         if self.kind.demand is Demand.SERVICE:
@@ -329,22 +329,24 @@ class CopyController:
         await self._remove(key)
         return None
 
-    async def _secrets(self, upper: Object, names: tuple[str, ...]) -> Problem | None:
-        """Ensure copies of the Secrets that an object references; return why one of them cannot be used."""
-        if not names and upper.key not in self._with_secrets:
+    async def _references(self, upper: Object, translation: Translation) -> Problem | None:
+        """Ensure copies of the Secrets and ConfigMaps that an object references; return why one of them cannot be used."""
+        named = [("Secret", name) for name in translation.secrets]
+        named += [("ConfigMap", name) for name in translation.config_maps]
+        if not named and upper.key not in self._with_references:
             return None
-        self._release_secrets(upper.key, unless=upper.uid)
-        self._with_secrets[upper.key] = upper.uid
-        return await self.dependencies.ensure_secrets(upper, names)
+        self._release_references(upper.key, unless=upper.uid)
+        self._with_references[upper.key] = upper.uid
+        return await self.dependencies.ensure_named(upper, named)
 
-    def _release_secrets(self, key: str, *, unless: str = "") -> None:
-        uid = self._with_secrets.get(key, unless)
+    def _release_references(self, key: str, *, unless: str = "") -> None:
+        uid = self._with_references.get(key, unless)
         if uid != unless:
-            del self._with_secrets[key]
+            del self._with_references[key]
             self.dependencies.forget_pod(uid)
 
     async def _remove(self, key: str) -> None:
-        self._release_secrets(key)
+        self._release_references(key)
         upper = self._upper.store.get(key)
         await self._delete_others(key, upper)
         if (copy := self.copies.of(key, upper)) is not None:

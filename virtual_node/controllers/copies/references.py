@@ -68,7 +68,7 @@ class DependencyController:
     _needs: dict[str, Mapping[ObjectKey, bool]] = field(default_factory=dict)
     """By uid of an upper pod: the objects it needs, and whether each is optional."""
     _not_pods: set[str] = field(default_factory=set)
-    """Uids in ``_needs`` that are not those of pods, see ``ensure_secrets``."""
+    """Uids in ``_needs`` that are not those of pods, see ``ensure_named``."""
 
     def __post_init__(self) -> None:
         """Register handlers for the lower objects."""
@@ -111,13 +111,17 @@ class DependencyController:
         found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
         return [replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None]
 
-    async def ensure_secrets(self, owner: Object, secrets: Collection[str]) -> Problem | None:
-        """Ensure copies of the Secrets that an object other than a pod references; return the first problem.
+    async def ensure_named(self, owner: Object, named: Collection[tuple[str, str]]) -> Problem | None:
+        """Ensure copies of the Secrets and ConfigMaps that an object other than a pod references; return the first problem.
 
-        As for a pod, the copies exist until ``forget_pod`` with the owner's uid. A missing Secret gets a placeholder.
+        As for a pod, the copies exist until ``forget_pod`` with the owner's uid. A missing object gets a placeholder.
+
+        Args:
+            owner: the object.
+            named: kinds and names.
         """
         keys: dict[ObjectKey, dependencies.Dependency | None] = {
-            ObjectKey("Secret", owner.namespace, name): None for name in secrets
+            ObjectKey(kind, owner.namespace, name): None for kind, name in named
         }
         if self._needs.get(owner.uid, {}).keys() != keys.keys():
             self.forget_pod(owner.uid)

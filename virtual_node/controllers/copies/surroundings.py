@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from clusterset.model import names
 from clusterset.model.pod.conditions import is_finished, is_true
+from clusterset.model.policy.copied_keys import ROUTING, KeyPatterns
 from controller_runtime import resources
 from controller_runtime.apimachinery.matching import Matcher, compile_selector
 from controller_runtime.cache.informer import Informer
@@ -42,6 +43,7 @@ _MOST_CHANGES = 1000
 """Number of changes that are kept at least, so that selectors can be brought up to date."""
 _AT_ONCE = 100
 """Namespaces that are compared with a selector before other tasks may run."""
+_ROUTING = KeyPatterns(ROUTING)
 _SERVICE = "service"
 """Index of lower EndpointSlices by the key of their lower Service."""
 
@@ -96,6 +98,7 @@ class Surroundings:
             find_pod=self._find_pod,
             publishes_unready=self._publishes_unready,
             has_service=self._has_service,
+            service_annotations=self._service_annotations,
         )
 
     def has_lower_pods(self, namespace: str) -> bool:
@@ -137,9 +140,15 @@ class Surroundings:
                 changed(old)
                 changed(new)
 
+        def note(old: Object | None, new: Object) -> None:
+            before = _ROUTING.among(old.annotations) if old is not None else []
+            if _ROUTING.among(new.annotations) != before:
+                call(new.key)
+
         self.caches.lower_services.add_handler(
             on_add=lambda copy, _initial: changed(copy), on_update=updated, on_delete=changed
         )
+        self.caches.upper_services.add_handler(on_add=lambda new, _initial: note(None, new), on_update=note)
 
     def on_foreign_endpoints(self, call: Callable[[str], None]) -> None:
         """Register a function to call with the upper key of each copied Service whose foreign EndpointSlices change."""
@@ -204,6 +213,10 @@ class Surroundings:
     def _find_pod(self, namespace: str, name: str, uid: str) -> LowerPod | None:
         lower_key = self.context.lower_key(f"{namespace}/{name}")
         return self.backends.find(namespace, name, uid, lower_key=lower_key)
+
+    def _service_annotations(self, namespace: str, name: str) -> Labels:
+        service = self.caches.upper_services.store.get(f"{namespace}/{name}")
+        return {} if service is None else service.annotations
 
     def _publishes_unready(self, namespace: str, name: str) -> bool:
         service = self.caches.upper_services.store.get(f"{namespace}/{name}")

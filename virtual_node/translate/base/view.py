@@ -122,6 +122,8 @@ class Translation(NamedTuple):
     """What the copy leaves out, and what to do."""
     secrets: tuple[str, ...] = ()
     """Secrets of the object's namespace that the copy references."""
+    config_maps: tuple[str, ...] = ()
+    """As ``secrets``."""
 
     @property
     def spec(self) -> dict[str, Any] | None:
@@ -132,9 +134,19 @@ class Translation(NamedTuple):
 NOT_NEEDED = Translation(None)
 
 
-def of_spec(spec: dict[str, Any], notes: Iterable[str] = (), secrets: Iterable[str] = ()) -> Translation:
-    """Return the Translation of an object that has only a ``spec``, with the first five notes and each Secret once."""
-    return Translation({"spec": spec}, tuple(notes)[:_MAX_NOTES], tuple(dict.fromkeys(secrets)))
+def of_spec(
+    spec: dict[str, Any],
+    notes: Iterable[str] = (),
+    secrets: Iterable[str] = (),
+    config_maps: Iterable[str] = (),
+) -> Translation:
+    """Return the Translation of an object that has only a ``spec``, with the first five notes and each name once."""
+    return Translation(
+        {"spec": spec},
+        tuple(notes)[:_MAX_NOTES],
+        tuple(dict.fromkeys(secrets)),
+        tuple(dict.fromkeys(config_maps)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +267,8 @@ class View:
     has_service: Callable[[str, str], bool] = lambda _namespace, _name: False
     """Whether routes may use the Service with that upper namespace and name: the lower cluster has a copy of it, which is
     not of type ExternalName."""
+    service_annotations: Callable[[str, str], Mapping[str, str]] = lambda _namespace, _name: {}
+    """Annotations of the Service with that upper namespace and name."""
     adopt: bool | Sequence[str] = False
     """``namespaces.adopt``: lower namespaces that may be used, although virtual-node did not create and label them."""
     ingress_classes: Mapping[str, str] = field(default_factory=dict)

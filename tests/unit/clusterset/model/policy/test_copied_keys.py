@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from clusterset.model.policy.config import MetadataRules, Policy, Rules
-from clusterset.model.policy.copied_keys import DENIED, REFUSED, allowed_metadata, refused
+from clusterset.model.policy.copied_keys import (
+    DENIED,
+    REFUSED,
+    allowed_metadata,
+    refused,
+    refused_on_service,
+)
 from clusterset.model.policy.rules import PRESETS, PolicySet
 
 DEFAULT = MetadataRules()
@@ -136,6 +142,25 @@ def test_an_ingress_that_configures_a_shared_proxy_is_refused_or_decided_by_the_
     assert refused("Service", {key: "x"}, DEFAULT) == refused("Ingress", None, DEFAULT) == {}
     assert allowed_metadata("Ingress", {}, {key: "x"}, DEFAULT).annotations == {}
     assert allowed_metadata("Ingress", {}, {key: "x"}, MetadataRules(keep=[key])).annotations == {key: "x"}
+
+
+@pytest.mark.parametrize("kind", ["Service", "ServiceExport"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "haproxy.org/backend-config-snippet",
+        "haproxy-ingress.github.io/config-backend",
+        "haproxy-ingress.github.io/auth-secret",
+        "haproxy.org/server-crt",
+    ],
+)
+def test_a_service_does_not_configure_a_shared_proxy(kind, key):
+    """The proxy would run commands of a tenant with the rights of the Ingress controller."""
+    assert allowed_metadata(kind, {}, {key: "x"}, DEFAULT).annotations == {}
+    assert refused_on_service({key: "x", "team": "a"}, DEFAULT) == [key]
+    keep = MetadataRules(keep=[key])
+    assert allowed_metadata(kind, {}, {key: "x"}, keep).annotations == {key: "x"}
+    assert refused_on_service({key: "x"}, keep) == refused_on_service(None, DEFAULT) == []
 
 
 def test_rules_of_a_namespace_replace_those_of_the_cluster():

@@ -48,8 +48,12 @@ class Scene(pod_controller_setup.Scene):
             wake=self.woken.append,
         )
         self.copies = self.controller.copies.lower
-        self.upper.feed(caches.upper_namespaces, self.controller._upper, self.caches.upper["vn"])
-        self.lower.feed(self.copies, self.caches.lower, caches.lower_services, caches.secrets)
+        self.upper.feed(
+            caches.upper_namespaces, caches.upper_services, self.controller._upper, self.caches.upper["vn"]
+        )
+        self.lower.feed(
+            self.copies, self.caches.lower, caches.lower_services, caches.secrets, caches.config_maps
+        )
 
     async def _ensure(self, _upper_name: str) -> Problem | None:
         return None

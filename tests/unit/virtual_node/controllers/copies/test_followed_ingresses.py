@@ -97,6 +97,47 @@ async def test_follows_with_the_secrets_that_annotations_name():
     assert [reason for reason, _ in scene.reported] == ["NotMirrored"]
 
 
+async def test_a_config_map_that_an_annotation_names_is_copied_and_never_one_of_others():
+    """The proxy would send the values of an unmanaged one to the server that the tenant names in auth-url."""
+    scene = _scene()
+    for name in ("headers", "internal"):
+        metadata = {"name": name, "namespace": "shop", "uid": name}
+        scene.upper.put("configmaps", {"metadata": metadata, "kind": "ConfigMap", "data": {"X-A": "1"}})
+    scene.lower.put("configmaps", {"metadata": {"name": "internal", "namespace": "shop", "uid": "theirs"}})
+    key, annotation = scene.add(SPEC), "nginx.ingress.kubernetes.io/auth-proxy-set-headers"
+    scene.upper.change("ingresses", key, metadata={"annotations": {annotation: "shop/headers"}})
+    await _reconcile(scene, key)
+    assert scene.lower.the("configmaps", "shop/headers")["data"] == {"X-A": "1"}
+    assert scene.copy() is not None
+    scene.upper.change("ingresses", key, metadata={"annotations": {annotation: "shop/internal"}})
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert [reason for reason, _ in scene.reported] == ["DependencyConflict"]
+
+
+async def test_an_ingress_follows_the_annotations_of_its_service():
+    """Its Service could configure the shared proxy in its place."""
+    scene = _scene()
+    key, snippet = scene.add(SPEC), {"haproxy.org/backend-config-snippet": "http-request lua.x"}
+    service = {
+        "metadata": {"name": "web", "namespace": "shop", "uid": "s-web", "annotations": {}},
+        "spec": {},
+    }
+    scene.upper.put("services", service)
+    await _reconcile(scene, key)
+    assert scene.copy() is not None
+    queued = _queued(scene)
+    scene.upper.change("services", "shop/web", metadata={"annotations": snippet})
+    assert queued() == {key}
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert [reason for reason, _ in scene.reported] == ["NotMirrored"]
+    scene.upper.change("services", "shop/web", metadata={"annotations": {next(iter(snippet)): None}})
+    assert queued() == {key}
+    await _reconcile(scene, key)
+    assert scene.copy() is not None
+
+
 async def test_a_secret_of_others_is_never_used():
     """Otherwise a tenant could serve the certificate of a lower administrator."""
     scene = _scene()

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -139,8 +140,8 @@ _NGINX = "nginx.ingress.kubernetes.io"
         (_OIDC, '{"issuer": "x", "secretName": "oidc"}', '{"issuer": "x", "secretName": "oidc"}', "oidc"),
         (_OIDC, '{"secretName": "admin/oidc"}', '{"secretName": "admin/oidc"}', None),
         (_OIDC, '{"secretName": 7}', '{"secretName": 7}', None),
+        (_OIDC, '{"SECRETNAME": "oidc"}', '{"SECRETNAME": "oidc"}', "oidc"),
         (_OIDC, "[]", "[]", None),
-        (_OIDC, "{", "{", None),
         (f"{_NGINX}/auth-secret", "not a name", "not a name", None),
         (f"{_NGINX}/auth-url", "https://shop/users", "https://shop/users", None),
     ],
@@ -167,6 +168,84 @@ def test_an_annotation_cannot_name_a_secret_of_another_namespace(value):
     left_out = replace(HERE, rules_of=lambda _namespace: MetadataRules(leave_out=[key]))
     assert lower_ingress(upper, left_out).secrets == ()
     assert key not in lower_copy("Ingress", upper, left_out)["metadata"]["annotations"]
+
+
+_HEADERS = f"{_NGINX}/auth-proxy-set-headers"
+
+
+@pytest.mark.parametrize(("value", "below"), [("headers", "headers"), ("shop/headers", "x-shop/headers")])
+def test_config_maps_that_annotations_name_are_copied(value, below):
+    """The proxy sends their values to a server that the tenant chooses, so they must not be unmanaged ones."""
+    upper = _ingress({_HEADERS: value}, defaultBackend=WEB)
+    found = lower_ingress(upper, HERE)
+    assert (found.secrets, found.config_maps) == ((), ("headers",))
+    assert lower_copy("Ingress", upper, HERE)["metadata"]["annotations"][_HEADERS] == below
+
+
+def _action(**target: str) -> str:
+    return json.dumps({"type": "forward", "forwardConfig": {"targetGroups": [target]}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (_HEADERS, "kube-system/extension-apiserver-authentication"),
+        (f"{_NGINX}/custom-headers", "admin/headers"),
+        ("k8s.apisix.apache.org/svc-namespace", "admin"),
+        ("projectcontour.io/tls-cert-namespace", "admin"),
+        ("alb.ingress.kubernetes.io/actions.web", _action(serviceName="away")),
+        ("alb.ingress.kubernetes.io/actions.web", _action(SERVICENAME="away")),
+        ("alb.ingress.kubernetes.io/actions.web", _action(targetGroupARN="arn:aws:x")),
+        ("alb.ingress.kubernetes.io/actions.web", '{"type": "forward", "targetGroupName": "x"}'),
+        # A program in Go reads it, and replaces the lone surrogate.
+        ("alb.ingress.kubernetes.io/actions.web", '{"targetGroupARN": "arn:aws:x", "type": "\\ud800"}'),
+        (_OIDC, '{"secretName": "unmanaged", "issuer": "\\ud800"}'),
+        (_OIDC, "{"),
+    ],
+)
+def test_no_annotation_uses_objects_without_a_copy(key, value):
+    upper = _ingress({key: value}, defaultBackend=WEB)
+    with pytest.raises(UntranslatableError, match=key):
+        lower_ingress(upper, HERE)
+    left_out = replace(HERE, rules_of=lambda _namespace: MetadataRules(leave_out=[key]))
+    assert lower_ingress(upper, left_out).spec == {"defaultBackend": WEB}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "below"),
+    [
+        ("k8s.apisix.apache.org/svc-namespace", "shop", "x-shop"),
+        ("alb.ingress.kubernetes.io/actions.web", _action(serviceName="web"), _action(serviceName="web")),
+        ("alb.ingress.kubernetes.io/actions.r", '{"type": "redirect"}', '{"type": "redirect"}'),
+    ],
+)
+def test_annotations_that_use_only_copies_are_kept(key, value, below):
+    upper = _ingress({key: value}, defaultBackend=WEB)
+    assert lower_copy("Ingress", upper, HERE)["metadata"]["annotations"][key] == below
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "haproxy.org/backend-config-snippet",
+        "haproxy-ingress.github.io/config-backend",
+        "haproxy.org/server-crt",
+    ],
+)
+def test_a_service_cannot_configure_the_proxy_of_an_ingress(key):
+    """Ingress controllers of HAProxy read the annotations of an Ingress from its Services, too."""
+    view = replace(HERE, service_annotations=lambda _namespace, name: {key: "x"} if name == "web" else {})
+    with pytest.raises(UntranslatableError, match=f"Service web has annotations.*{key}"):
+        lower_ingress(_ingress(rules=[_rule(WEB)]), view)
+    kept = replace(view, rules_of=lambda _namespace: MetadataRules(keep=[key]))
+    assert lower_ingress(_ingress(defaultBackend=WEB), kept).spec == {"defaultBackend": WEB}
+
+
+def test_many_paths_to_a_service_with_many_annotations_take_linear_time():
+    annotations = Mock(return_value={})
+    view = replace(HERE, service_annotations=annotations)
+    lower_ingress(_ingress(rules=[_rule(*[WEB] * 1000)] * 5), view)
+    annotations.assert_called_once_with("shop", "web")
 
 
 def _copy(record: str) -> dict[str, Any]:
