@@ -63,6 +63,9 @@ DENIED: Mapping[str, tuple[str, ...]] = {
         "k8s.ngrok.com/*",
         "ngrok.com/*",
         "skupper.io/*",
+        "mirror.linkerd.io/*",
+        "netbird.io/*",
+        "teleport.dev/*",
     ),
     "cloud roles": (
         "eks.amazonaws.com/*",
@@ -124,7 +127,22 @@ DENIED: Mapping[str, tuple[str, ...]] = {
         "cni.projectcalico.org/*",
         "projectcalico.org/*",
     ),
-    "storage": ("cdi.kubevirt.io/*", "ebs.csi.aws.com/*", "nfs.io/*", "snapshot.storage.kubernetes.io/*"),
+    # Some name an existing volume, a claim or snapshot to clone, or a Secret of another namespace.
+    "storage": (
+        "cdi.kubevirt.io/*",
+        "cos.csi.driver/*",
+        "csi.hpe.com/*",
+        "ebs.csi.aws.com/*",
+        "ibm.io/*",
+        "juicefs/*",
+        "nfs.io/*",
+        "portworx.io/*",
+        "px/*",
+        "snapshot.alpha.kubernetes.io/*",
+        "snapshot.storage.kubernetes.io/*",
+        "stork.libopenstorage.org/*",
+        "trident.netapp.io/*",
+    ),
 }
 """Shell patterns of keys that are left out unless ``policy.metadata.keep`` matches them, by what they order."""
 

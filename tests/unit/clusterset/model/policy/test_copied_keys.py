@@ -40,6 +40,10 @@ ORDERS = [
     *("addonmanager.kubernetes.io/mode", "cluster.x-k8s.io/cluster-name", "config.k8s.io/owning-inventory"),
     *("grafana_dashboard", "grafana_datasource", "velero.io/restore-name", "backup.velero.io/backup-volumes"),
     *("k8s.v1.cni.cncf.io/networks", "config.openshift.io/inject-trusted-cabundle", "nfs.io/storage-path"),
+    *("trident.netapp.io/cloneFromPVC", "px/snapshot-source-pvc", "ibm.io/secret-namespace"),
+    *("stork.libopenstorage.org/snapshot-source-namespace", "snapshot.alpha.kubernetes.io/snapshot"),
+    *("cos.csi.driver/secret", "csi.hpe.com/importVolumeName", "juicefs/mount-image"),
+    *("mirror.linkerd.io/exported", "netbird.io/expose", "teleport.dev/name"),
     *("cdi.kubevirt.io/storage.import.endpoint", "kubectl.kubernetes.io/last-applied-configuration"),
     "virtual-node.io/upper-cluster",
 ]
