@@ -36,6 +36,7 @@ from virtual_node.kubelet.base import (
     unreachable,
 )
 from virtual_node.kubelet.streams.dial import (
+    MAX_ERROR_BODY,
     Answer,
     DialError,
     Query,
@@ -281,6 +282,7 @@ class RunRoutes(StreamHandlers):
         async with aiohttp.ClientSession(
             connector=Connector(config),
             timeout=aiohttp.ClientTimeout(),
+            auto_decompress=False,  # a few bytes could become gigabytes
             middlewares=(_refuse_other_than_upgrade,),
         ) as session:
             try:
@@ -352,8 +354,17 @@ class Output:
 async def _refuse_other_than_upgrade(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Raise an error with the lower apiserver's text, which aiohttp's handshake error would drop."""
+    """Raise an error with the lower apiserver's text, which aiohttp's handshake error would drop.
+
+    A hostile server may send a body without end, so only its beginning is read.
+    """
     response = await handler(request)
-    if response.status != 101:
-        raise error_from_response(response.status, await response.read(), response.headers)
-    return response
+    if response.status == 101:
+        return response
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) >= MAX_ERROR_BODY:
+            break
+    response.close()
+    raise error_from_response(response.status, bytes(body[:MAX_ERROR_BODY]), response.headers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -109,6 +111,33 @@ async def test_a_refusal_reaches_the_caller(serve: Serve, pki: Pki, wire: str) -
 
     async with _served(refuse, serve, pki, wire) as node:
         assert (await node.ask(RUN, method="POST"))[::2] == (403, "pods/exec is forbidden")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "deflate"])
+async def test_a_refusal_without_end_uses_no_memory(serve: Serve, pki: Pki, wire: str, encoding: str) -> None:
+    """A hostile lower API server would end the process, with all its lower clusters."""
+    sent = 0
+    block = b" " * 65536 if encoding == "identity" else zlib.compress(b" " * (1 << 26))
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=403, headers={"Content-Encoding": encoding})
+        await response.prepare(request)
+        while sent < 1 << 26:
+            await response.write(block)
+            sent += len(block)
+        return response
+
+    tracemalloc.start()
+    try:
+        async with _served(refuse, serve, pki, wire) as node:
+            code, _, _ = await node.ask(RUN, method="POST")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert code == 403
+    assert sent < 1 << 26
+    assert peak < 16 << 20
 
 
 async def test_credentials_are_renewed_once(serve: Serve, pki: Pki, wire: str) -> None:
