@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clusterset.model import names
-from clusterset.model.policy.config import AnnotationRules, MetadataRules
+from clusterset.model.policy.config import AnnotationRules, LabelRules, MetadataRules
 
 _PUBLISHED_NAMES = ("external-dns.*", "*.external-dns.*", "dns.alpha.kubernetes.io/*")
 """Keys of external-dns and of kOps' dns-controller, which publish addresses of Services and of pods."""
@@ -173,6 +173,17 @@ ROUTING = (*REFUSED["Ingress"], *NAMING_SECRETS)
 """Annotations that Ingress controllers of HAProxy read from Services, too. Copies of Services do not have them, and an Ingress
 could publish what they protect, so it has no copy either."""
 _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
+    # Istio runs pods for a Gateway, with its labels and annotations. So it gets no key that the policy denies to pods by
+    # default, and none that turns the injection of sidecars on or names a ServiceAccount or other objects.
+    # Source: pilot/pkg/config/kube/gateway (extractInfrastructureMetadata).
+    "Gateway": (
+        *AnnotationRules().denied,
+        *LabelRules().denied,
+        "gateway.istio.io/*",
+        "inject.istio.io/*",
+        "proxy.istio.io/*",
+        "sidecar.istio.io/*",
+    ),
     # Names a Service of the namespace, which may be unmanaged.
     "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
     # Exempt a namespace from admission policies, or make it part of a tenant of the lower cluster.

@@ -167,6 +167,26 @@ def test_a_service_does_not_configure_a_shared_proxy(kind, key):
     assert refused_on_service({key: "x"}, keep) == refused_on_service(None, DEFAULT) == []
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sidecar.istio.io/inject",
+        "sidecar.istio.io/userVolume",
+        "gateway.istio.io/name-override",
+        "gateway.istio.io/service-account",
+        "dapr.io/sidecar-image",
+        "devices.nri.io/container.proxy",
+        "aadpodidbinding",
+    ],
+)
+def test_a_gateway_gives_its_pods_nothing_that_the_policy_denies_to_pods(key):
+    """Istio copies the labels and annotations of a Gateway to the pods that it runs for it."""
+    kept = {"networking.istio.io/service-type": "ClusterIP", "team": "a"}
+    given = {**kept, key: "x"}
+    assert allowed_metadata("Gateway", given, given, DEFAULT) == (kept, kept)
+    assert allowed_metadata("Gateway", {}, given, MetadataRules(keep=[key])).annotations == given
+
+
 def test_rules_of_a_namespace_replace_those_of_the_cluster():
     edge = Rules(metadata=MetadataRules(keep=["tailscale.com/*"]))
     policy = PolicySet(
