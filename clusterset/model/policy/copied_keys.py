@@ -184,6 +184,8 @@ _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
         "proxy.istio.io/*",
         "sidecar.istio.io/*",
     ),
+    # Helm finds its releases by the label. An upgrade or uninstallation deletes what the stored release contains.
+    **dict.fromkeys(("ConfigMap", "Secret"), ("owner",)),
     # Names a Service of the namespace, which may be unmanaged.
     "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
     # Exempt a namespace from admission policies, or make it part of a tenant of the lower cluster.

@@ -167,6 +167,15 @@ def test_a_service_does_not_configure_a_shared_proxy(kind, key):
     assert refused_on_service({key: "x"}, keep) == refused_on_service(None, DEFAULT) == []
 
 
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+def test_a_copy_is_no_release_of_helm(kind):
+    """The next ``helm upgrade`` in the lower cluster would delete the objects that a tenant wrote into the release."""
+    labels = {"name": "web", "owner": "helm", "status": "deployed", "version": "9"}
+    assert "owner" not in allowed_metadata(kind, labels, {}, DEFAULT).labels
+    assert allowed_metadata("Service", labels, {}, DEFAULT).labels == labels
+    assert allowed_metadata(kind, labels, {}, MetadataRules(keep=["owner"])).labels == labels
+
+
 @pytest.mark.parametrize(
     "key",
     [
