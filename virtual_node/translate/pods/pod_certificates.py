@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from clusterset.model import names
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.apimachinery.matching import compile_selector
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods.downward_api import with_sources
@@ -339,12 +340,12 @@ def held_credentials(secret: Mapping[str, Any]) -> dict[str, Credential]:
     found: dict[str, Credential] = {}
     data = secret.get("data") or {}
     try:
-        times = json.loads(secret["metadata"]["annotations"][names.ANNOTATION_CERTIFICATE_TIMES])
+        times = decode(secret["metadata"]["annotations"][names.ANNOTATION_CERTIFICATE_TIMES])
         for key, (renew_at, expires) in times.items():
             key_pem, certificates = (
                 base64.b64decode(data[f"{key}.{part}"]).decode() for part in ("key", "chain")
             )
-            # Users of the lower cluster can write it: 1e999 is no time.
+            # Users of the lower cluster can write anything, such as a time of 1e999.
             found[key] = Credential(key_pem, certificates, float(int(renew_at)), float(int(expires)))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return {}

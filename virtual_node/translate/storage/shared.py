@@ -11,7 +11,6 @@ Tenants cannot write PersistentVolumes, so these facts are proof:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from clusterset.config import SharedStorage
 from clusterset.model import names
 from clusterset.model.moving import movable
 from clusterset.model.policy.config import MetadataRules
+from controller_runtime.apimachinery.decoding import decode
 from controller_runtime.objects import Object
 from virtual_node.translate.base.metadata import DEFAULT_RULES
 from virtual_node.translate.base.ownership import Owner, ownership_labels
@@ -211,7 +211,7 @@ def guest_volume(
 def _source(mirror: Mapping[str, Any], storage: SharedStorage) -> dict[str, Any]:
     text = (mirror["metadata"].get("annotations") or {}).get(pv.ANNOTATION_SOURCE_OF_VOLUME) or ""
     try:
-        source = json.loads(text)
+        source = decode(text)
     except ValueError:
         raise UnusableError(
             f"annotation {pv.ANNOTATION_SOURCE_OF_VOLUME} of its mirror is not JSON"

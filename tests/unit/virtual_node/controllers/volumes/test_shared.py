@@ -368,6 +368,7 @@ def mirror(source: str, **annotations: str) -> dict[str, Any]:
     ("source", "why"),
     [
         ("{", "is not JSON"),
+        ("[" * 20_000, "is not JSON"),
         ('{"hostPath": {"path": "/"}}', "not a CSI driver"),
         (
             '{"csi": {"driver": "other", "volumeHandle": "x"}}',
