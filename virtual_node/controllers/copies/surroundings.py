@@ -37,6 +37,7 @@ from virtual_node.translate.base.view import (
     View,
     selector_code,
 )
+from virtual_node.translate.pods import api_server
 from virtual_node.translate.pods.status import unready_gates
 
 _MOST_CHANGES = 1000
@@ -208,7 +209,12 @@ class Surroundings:
         )
 
     def _is_used(self, copy: Object, namespace: str) -> bool:
-        return ownership.is_owned_by(copy, self.context.cluster_id, namespace) and not _is_external(copy)
+        cluster_id = self.context.cluster_id
+        # The Service of the API server is ours, but no copy.
+        is_copy = ownership.is_owned_by(copy, cluster_id, namespace) and not api_server.is_ours(
+            copy, cluster_id
+        )
+        return is_copy and not _is_external(copy)
 
     def _find_pod(self, namespace: str, name: str, uid: str) -> LowerPod | None:
         lower_key = self.context.lower_key(f"{namespace}/{name}")

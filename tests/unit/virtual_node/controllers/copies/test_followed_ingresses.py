@@ -15,6 +15,7 @@ from controller_runtime.util.rate_limiter import BURST
 from tests.unit.virtual_node.controllers.copies.follow_setup import Scene
 from virtual_node.controllers.copies.controller import AddressReports
 from virtual_node.translate.follow.addresses import KEY_OBJECT, Recorder
+from virtual_node.translate.pods import api_server
 
 pytestmark = pytest.mark.looptime
 SPEC = {
@@ -136,6 +137,19 @@ async def test_an_ingress_follows_the_annotations_of_its_service():
     assert queued() == {key}
     await _reconcile(scene, key)
     assert scene.copy() is not None
+
+
+async def test_the_api_server_is_not_published():
+    """The lower Service that leads to the upper API server is ours, but no upper Service has its name."""
+    scene = _scene()
+    body = api_server.service("upper-1", namespace="shop", upper_namespace="shop", ip="10.0.0.1")
+    scene.lower.put("services", body)
+    name = body["metadata"]["name"]
+    key = scene.add({"defaultBackend": {"service": {"name": name, "port": {"number": 443}}}})
+    await _reconcile(scene, key)
+    assert scene.copy() is None
+    assert not scene.surroundings.view().has_service("shop", name)
+    assert scene.surroundings.view().has_service("shop", "web")
 
 
 async def test_a_secret_of_others_is_never_used():
