@@ -184,8 +184,6 @@ _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
         "proxy.istio.io/*",
         "sidecar.istio.io/*",
     ),
-    # Helm finds its releases by the label. An upgrade or uninstallation deletes what the stored release contains.
-    **dict.fromkeys(("ConfigMap", "Secret"), ("owner",)),
     # Names a Service of the namespace, which may be unmanaged.
     "Ingress": ("nginx.ingress.kubernetes.io/default-backend",),
     # Exempt a namespace from admission policies, or make it part of a tenant of the lower cluster.
@@ -205,6 +203,9 @@ _ALSO_DENIED: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("Service", "ServiceExport"), ROUTING),
 }
+_RELEASE, _RELEASES = ("owner", "helm"), frozenset({"ConfigMap", "Secret"})
+"""Label by which Helm finds its releases, and the kinds of objects that contain them. An upgrade or uninstallation in the
+lower cluster deletes what such an object lists, so copies do not have this value unless ``policy.metadata.keep`` matches the key."""
 _NEVER: Mapping[str, tuple[str, ...]] = {
     "": (names.ANNOTATION_LAST_APPLIED,),
     "EndpointSlice": (
@@ -281,10 +282,11 @@ def allowed_metadata(
         rules: ``policy.metadata`` for the upper namespace.
     """
     is_copied = _matcher(kind, tuple(rules.keep), tuple(rules.leave_out))
-    return Metadata(
-        {key: value for key, value in (labels or {}).items() if is_copied(key)},
-        {key: value for key, value in (annotations or {}).items() if is_copied(key)},
-    )
+    kept = {key: value for key, value in (labels or {}).items() if is_copied(key)}
+    key, value = _RELEASE
+    if kept.get(key) == value and kind in _RELEASES and key not in KeyPatterns(tuple(rules.keep)):
+        del kept[key]
+    return Metadata(kept, {key: value for key, value in (annotations or {}).items() if is_copied(key)})
 
 
 def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> dict[str, str]:

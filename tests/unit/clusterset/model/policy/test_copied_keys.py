@@ -173,6 +173,7 @@ def test_a_copy_is_no_release_of_helm(kind):
     labels = {"name": "web", "owner": "helm", "status": "deployed", "version": "9"}
     assert "owner" not in allowed_metadata(kind, labels, {}, DEFAULT).labels
     assert allowed_metadata("Service", labels, {}, DEFAULT).labels == labels
+    assert allowed_metadata(kind, {"owner": "web-team"}, {}, DEFAULT).labels == {"owner": "web-team"}
     assert allowed_metadata(kind, labels, {}, MetadataRules(keep=["owner"])).labels == labels
 
 
