@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -20,6 +20,8 @@ Lend = Callable[..., AbstractAsyncContextManager[Sandbox]]
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _WATCH_SECONDS = 0.5
 """Time in which kwok sees a deleted Lease; it retries a renewal that fails only after 10 s."""
+_LEASE_LOOKS = 20
+"""Number of times to look for the Lease of a new node, ``_WATCH_SECONDS`` apart."""
 
 
 class Pool:
@@ -112,6 +114,24 @@ class Pool:
         missing = [name for name in wanted if there.get(name) != wanted[name]]
         if missing:
             await add_nodes(cluster, cluster.nodes[0], missing)
+            await self._have_leases(cluster, missing)
+
+    async def _have_leases(self, cluster: Cluster, names: Sequence[str]) -> None:
+        """Wait for the Leases of new nodes; restart a kwok that has missed the deletion of the earlier ones.
+
+        It would renew those in vain for ever, and the nodes would become not Ready during a test.
+        """
+        kwok = cluster.nodes[0]
+        for is_last in (False, True):
+            for _ in range(_LEASE_LOOKS):
+                leases = (await cluster.api.read(_LEASES))["items"]
+                if {*names} <= {lease["metadata"]["name"] for lease in leases}:
+                    return
+                await asyncio.sleep(_WATCH_SECONDS)
+            if not is_last:
+                await kwok.kill()
+                await kwok.start()
+        raise SandboxError(f"{cluster.name}: kwok renews no Lease of {', '.join(names)} (log: {kwok.log})")
 
 
 def _essence(node: dict[str, Any]) -> tuple[object, ...]:
