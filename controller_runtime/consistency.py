@@ -154,7 +154,7 @@ class OwnWrites(Generic[K]):
         while self._writes:
             oldest = next(iter(self._writes))  # ``must_wait`` removes a key before its next writes
             if oldest in self._waiting or any(
-                now - one.at < _PATIENCE for one in self._writes[oldest].values()
+                now - write.at < _PATIENCE for write in self._writes[oldest].values()
             ):
                 break
             del self._writes[oldest]

@@ -274,7 +274,7 @@ def read_list(text: str) -> list[JobSpec]:
             raise ValueError("jobs is not a list")
     if not isinstance(found, list):
         if _is_yaml(text) or (
-            isinstance(found, dict) and not all(isinstance(one, str) for one in found.values())
+            isinstance(found, dict) and not all(isinstance(value, str) for value in found.values())
         ):
             raise ValueError("neither a list nor a mapping with jobs")
         lines = [line.strip() for line in text.splitlines()]
@@ -331,7 +331,9 @@ def _load(text: str) -> tuple[Any, bool]:
         elif isinstance(event, yaml.AliasEvent):
             has_aliases = True
             stack[-1].append("")
-    documents = [one for one in stack[0] if one != ""]  # a separator at the end begins an empty document
+    documents = [
+        document for document in stack[0] if document != ""
+    ]  # a separator at the end begins an empty document
     if len(documents) > 1:
         raise yaml.YAMLError("more than one document")
     return (documents[0] if documents else None), has_aliases

@@ -175,7 +175,7 @@ def decode_yaml(text: str) -> Any:
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _check_depth(yaml.parse(text, Loader=loader))
-        documents = [one for one in yaml.load_all(text, Loader=loader) if one is not None]
+        documents = [document for document in yaml.load_all(text, Loader=loader) if document is not None]
         if len(documents) > 1:
             yaml.load(text, Loader=loader)  # noqa: S506 - raises the error with its position
         return documents[0] if documents else None

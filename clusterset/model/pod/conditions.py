@@ -15,6 +15,11 @@ _STARTING = frozenset({None, "", "ContainerCreating", "PodInitializing"})
 """Reasons of waiting containers that nothing prevents from starting."""
 
 
+def is_sidecar(container: Mapping[str, Any]) -> bool:
+    """Report whether an init container of a pod's spec runs as long as the pod (KEP-753)."""
+    return container.get("restartPolicy") == "Always"
+
+
 def is_finished(status: Mapping[str, Any] | None) -> bool:
     """Report whether a pod's status has phase Succeeded or Failed."""
     return (status or {}).get("phase") in FINISHED

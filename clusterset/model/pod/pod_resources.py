@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clusterset.model.pod.conditions import condition
+from clusterset.model.pod.conditions import condition, is_sidecar
 from controller_runtime.apimachinery import quantity
 
 _POD_LEVEL = ("cpu", "memory")
@@ -103,8 +103,8 @@ def running(spec: Mapping[str, Any], resource: str) -> list[Mapping[str, Any]]:
     """Return what requests a resource while a pod runs: its containers and sidecars, or the pod with its pod-level resources."""
     if any(resource in amounts(spec, kind) for kind in ("requests", "limits")):
         return [spec]
-    started = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
-    return [*started, *(spec.get("containers") or ())]
+    sidecars = [container for container in spec.get("initContainers") or () if is_sidecar(container)]
+    return [*sidecars, *(spec.get("containers") or ())]
 
 
 def _sum(spec: Mapping[str, Any], kind: str) -> dict[str, int]:
@@ -124,7 +124,7 @@ def _sum_of(
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
         asked = amounts_of(container)
-        if container.get("restartPolicy") == "Always":
+        if is_sidecar(container):
             _add(total, asked)
             _add(sidecars, asked)
             _peak(peak, sidecars)

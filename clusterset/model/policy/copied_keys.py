@@ -283,9 +283,9 @@ def allowed_metadata(
     """
     is_copied = _matcher(kind, tuple(rules.keep), tuple(rules.leave_out))
     kept = {key: value for key, value in (labels or {}).items() if is_copied(key)}
-    key, value = _RELEASE
-    if kept.get(key) == value and kind in _RELEASES and key not in KeyPatterns(tuple(rules.keep)):
-        del kept[key]
+    label, helm = _RELEASE
+    if kept.get(label) == helm and kind in _RELEASES and label not in KeyPatterns(tuple(rules.keep)):
+        del kept[label]
     return Metadata(kept, {key: value for key, value in (annotations or {}).items() if is_copied(key)})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from clusterset.model import declared_features, names
 from clusterset.model.pod import pod_resources
+from clusterset.model.pod.conditions import is_sidecar
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.matching import REQUIRED
 from multi_scheduler.state.cluster import limits
@@ -280,7 +281,7 @@ def host_ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
     found = []
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
-            if kind == "initContainers" and container.get("restartPolicy") != "Always":
+            if kind == "initContainers" and not is_sidecar(container):
                 continue
             for port in container.get("ports") or ():
                 number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)

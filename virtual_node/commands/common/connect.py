@@ -27,28 +27,23 @@ if TYPE_CHECKING:
 
 def upper(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Client]:
     """Open a client of the upper cluster like ``by_file``, configured by the flags of ``add_flags``."""
-    return by_file(
-        options.kubeconfig,
-        agent=agent,
-        context=options.context,
-        cluster=UPPER,
-        timeout=options.request_timeout,
-        in_cluster=True,
-        impersonate=flags.impersonation(options),
-    )
+    return by_file(options.kubeconfig, agent=agent, **_of_upper(options))
 
 
 def upper_briefly(options: argparse.Namespace, *, agent: str) -> AbstractAsyncContextManager[Verbs]:
     """Open a client of the upper cluster for a few reads; it starts in a tenth of the time of ``upper``'s client."""
-    return briefly(
-        options.kubeconfig,
-        agent=agent,
-        context=options.context,
-        cluster=UPPER,
-        timeout=options.request_timeout,
-        in_cluster=True,
-        impersonate=flags.impersonation(options),
-    )
+    return briefly(options.kubeconfig, agent=agent, **_of_upper(options))
+
+
+def _of_upper(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``by_file`` and ``briefly`` for the upper cluster."""
+    return {
+        "context": options.context,
+        "cluster": UPPER,
+        "timeout": options.request_timeout,
+        "in_cluster": True,
+        "impersonate": flags.impersonation(options),
+    }
 
 
 class RequestError(ConfigError):

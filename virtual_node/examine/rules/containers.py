@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusterset.model.pod.conditions import condition, is_true
+from clusterset.model.pod.conditions import condition, is_sidecar, is_true
 from controller_runtime.apimachinery.readable import count
 from virtual_node.config import program
 from virtual_node.examine import messages
@@ -148,11 +148,7 @@ def crashes(view: PodView) -> Findings:
 
 def _runs_again(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
     """Report whether a container runs; False for an init container, which holds the pod back while it runs."""
-    initial = {
-        each["name"]
-        for each in pod["spec"].get("initContainers") or ()
-        if each.get("restartPolicy") != "Always"
-    }
+    initial = {each["name"] for each in pod["spec"].get("initContainers") or () if not is_sidecar(each)}
     return "running" in (container.get("state") or {}) and container["name"] not in initial
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod.conditions import condition, is_finished, is_true
+from clusterset.model.pod.conditions import condition, is_finished, is_sidecar, is_true
 
 _NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 _INITIALIZING = re.compile(r"Init:\d+/\d+")
@@ -120,11 +120,9 @@ def _initializing(pod: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _sidecars(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of sidecars: init containers with restartPolicy Always (KEP-753)."""
+    """Return the names of sidecars."""
     return frozenset(
-        container["name"]
-        for container in spec.get("initContainers") or ()
-        if container.get("restartPolicy") == "Always"
+        container["name"] for container in spec.get("initContainers") or () if is_sidecar(container)
     )
 
 
