@@ -208,7 +208,7 @@ class Kind:
             spec = merge_patch(current.get("spec") or {}, desired.get("spec") or {})
             patch = {"spec": spec} if spec else {}
         above = upper["metadata"] if upper is not None else {}
-        if metadata := copy_metadata_patch(current["metadata"], desired["metadata"], above):
+        if metadata := copy_metadata_patch(self.kind, current["metadata"], desired["metadata"], above):
             patch["metadata"] = metadata
         return patch or None
 

@@ -289,6 +289,12 @@ def allowed_metadata(
     return Metadata(kept, {key: value for key, value in (annotations or {}).items() if is_copied(key)})
 
 
+@functools.cache
+def of_controllers(kind: str) -> KeyPatterns:
+    """Return the keys of a kind of object that controllers and clients of each cluster write. No setting copies them."""
+    return KeyPatterns((*_NEVER[""], *_NEVER.get(kind, ())))
+
+
 def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> dict[str, str]:
     """Return the annotations because of which an upper object has no copy, with the pattern of each; empty: it may have one."""
     decided = KeyPatterns((*rules.keep, *rules.leave_out))
@@ -311,7 +317,7 @@ class _Matcher:
     def __init__(self, kind: str, keep: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
         groups = (keys for group, keys in DENIED.items() if group != _PUBLISHING or kind != "Ingress")
         denied = [pattern for keys in groups for pattern in keys]
-        self._never = KeyPatterns((*_NEVER[""], *_NEVER.get(kind, ())))
+        self._never = of_controllers(kind)
         self._keep = KeyPatterns(keep)
         self._denied = KeyPatterns((*denied, *_ALSO_DENIED.get(kind, ()), *REFUSED.get(kind, ()), *leave_out))
 

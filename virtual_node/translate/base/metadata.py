@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from clusterset.model import names
 from clusterset.model.policy.config import MetadataRules
-from clusterset.model.policy.copied_keys import KeyPatterns, allowed_metadata
+from clusterset.model.policy.copied_keys import KeyPatterns, allowed_metadata, of_controllers
 from controller_runtime.apimachinery.decoding import decode
 
 DEFAULT_RULES = MetadataRules()
@@ -272,24 +272,45 @@ def copy_metadata(
     }
 
 
+def of_earlier_release(
+    kind: str, lower: Mapping[str, Any], upper: Mapping[str, Any]
+) -> dict[str, list[str]] | None:
+    """Return the record of a copy that an earlier release created without one; None: the copy has a record.
+
+    What the copy has as the upper object has was copied, except the keys of controllers: those of the lower cluster
+    write the same values.
+
+    Args:
+        kind: kind of the copy.
+        lower: metadata of the copy.
+        upper: metadata of the upper object; empty: there is none.
+    """
+    if names.ANNOTATION_APPLIED in (lower.get("annotations") or {}):
+        return None
+    theirs = of_controllers(kind)
+    return {
+        field: [
+            key
+            for key, value in (upper.get(field) or {}).items()
+            if current.get(key) == value and key not in theirs
+        ]
+        for field in _FIELDS
+        if (current := lower.get(field) or {})
+    }
+
+
 def copy_metadata_patch(
-    lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any]
+    kind: str, lower: Mapping[str, Any], desired: Mapping[str, Any], upper: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a merge patch as ``metadata_patch`` does, for a copy that is not a pod.
 
     Args:
+        kind: kind of the copy.
         lower: metadata of the copy.
         desired: what it should be.
         upper: metadata of the upper object; empty: there is none.
     """
-    recorded = None
-    if names.ANNOTATION_APPLIED not in (lower.get("annotations") or {}):
-        # A copy of an earlier release has no record. What it has as the upper object has was copied.
-        recorded = {
-            field: [key for key, value in (upper.get(field) or {}).items() if current.get(key) == value]
-            for field in _FIELDS
-            if (current := lower.get(field) or {})
-        }
+    recorded = of_earlier_release(kind, lower, upper)
     removable = dict.fromkeys(_FIELDS, _NOT_OF_COPIES)
     patch = metadata_patch(lower, desired, removable=removable, recorded=recorded)
     if names.LABEL_NODE in (lower.get("labels") or {}) and names.LABEL_NODE in patch.get("labels", {}):

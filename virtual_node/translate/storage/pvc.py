@@ -18,11 +18,13 @@ from virtual_node.translate.base.metadata import (
     copied,
     merge_patch,
     metadata_patch,
+    of_earlier_release,
     render_record,
     sent,
 )
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 
+_KIND = "PersistentVolumeClaim"
 FINALIZER = f"{names.DOMAIN}/lower-claim"
 PROTECTION = "kubernetes.io/pvc-protection"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
@@ -87,7 +89,7 @@ def lower_claim(
     labels = {**metadata["labels"], **ownership_labels(owner, upper["metadata"]["uid"])}
     return {
         "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
+        "kind": _KIND,
         "metadata": {
             **metadata,
             "name": upper["metadata"]["name"],
@@ -100,7 +102,7 @@ def lower_claim(
 
 def _metadata(upper: Mapping[str, Any], rules: MetadataRules) -> dict[str, dict[str, str]]:
     """Return the labels and annotations of an upper claim's lower claim, with their record, but without ownership labels."""
-    kept = copied("PersistentVolumeClaim", upper["metadata"], rules)
+    kept = copied(_KIND, upper["metadata"], rules)
     record = {field: keys for field, keys in sent(kept, own={}).items() if keys}
     noted = {names.ANNOTATION_APPLIED: render_record(record)} if record else {}
     return {
@@ -132,7 +134,7 @@ def _sources(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_claim(source: Mapping[str, Any]) -> bool:
-    is_core = not source.get("apiGroup") and source.get("kind") == "PersistentVolumeClaim"
+    is_core = not source.get("apiGroup") and source.get("kind") == _KIND
     return is_core and not source.get("namespace")
 
 
@@ -167,14 +169,7 @@ def claim_metadata_patch(
     Storage drivers of the lower cluster read them. What the lower cluster has set or changed stays.
     """
     below, above = lower["metadata"], upper["metadata"]
-    recorded = None
-    if names.ANNOTATION_APPLIED not in (below.get("annotations") or {}):
-        # A claim of an earlier release has no record. What it has as the upper claim has was copied.
-        recorded = {
-            field: [key for key, value in (above.get(field) or {}).items() if current.get(key) == value]
-            for field in ("labels", "annotations")
-            if (current := below.get(field) or {})
-        }
+    recorded = of_earlier_release(_KIND, below, above)
     patch = metadata_patch(below, _metadata(upper, rules), removable={}, recorded=recorded)
     return {"metadata": patch} if patch else None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from clusterset.model.policy.config import MetadataRules
 from tests.unit.virtual_node.translate.copying import lower_copy, patch, view_of
 from virtual_node.translate.base.ownership import Owner
@@ -95,6 +96,19 @@ def test_keys_that_were_copied_before_are_removed(name):
     }
     assert change["metadata"]["annotations"].items() >= {DENIED: None, EXTRA: None}.items()
     assert "lower.example.com/own" not in change["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", [kind.kind for kind in KINDS])
+def test_keys_of_controllers_are_not_taken_for_copied(name):
+    """Clients and controllers of both clusters write them, and a copy of an earlier release has no record."""
+    upper, copy = COPIES[name]
+    theirs = {names.ANNOTATION_LAST_APPLIED: "{}"}
+    upper = {**upper, "metadata": {**upper["metadata"], "annotations": theirs}}
+    before, after = copy(upper, MetadataRules()), copy(upper, MetadataRules())
+    del before["metadata"]["annotations"][names.ANNOTATION_APPLIED]
+    before["metadata"]["annotations"] |= theirs
+    change: Any = patch(name, before, after, upper)
+    assert set(change["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
 
 
 def test_a_key_that_a_lower_program_set_to_another_value_stays_on_a_config_map():

@@ -131,6 +131,19 @@ def test_labels_and_annotations_of_a_claim_follow(has_record):
     assert _changed(lower, upper)["note"] == "of the lower cluster"
 
 
+def test_a_claim_of_an_earlier_release_keeps_what_the_lower_controllers_wrote():
+    """The controllers of both clusters write the same value. Without it, the lower claim would be bound again."""
+    upper = _claim()
+    lower = claims.lower_claim(upper, namespace="n", owner=OWNER, storage_class=None)
+    annotations = lower["metadata"]["annotations"]
+    del annotations[names.ANNOTATION_APPLIED]
+    annotations |= {"pv.kubernetes.io/bind-completed": "yes", names.ANNOTATION_SELECTED_NODE: "vn"}
+    patch = claims.claim_metadata_patch(lower, upper)
+    assert patch is not None
+    assert set(patch["metadata"]) == {"annotations"}
+    assert set(patch["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
+
+
 @pytest.mark.parametrize(
     ("wanted", "grows"), [("2Gi", True), ("1Gi", False), ("512Mi", False), ("1024Mi", False)]
 )
