@@ -190,17 +190,25 @@ def is_retryable(error: BaseException) -> bool:
     """Report whether the same request may succeed later without a change by the caller.
 
     After a Conflict, the caller must read the object again first. Quota admission also returns Conflict for
-    creations.
+    creations. A namespace that terminates may be created again.
     """
-    return isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError))
+    if isinstance(error, (Unavailable, TooManyRequests, Conflict, TimeoutError)):
+        return True
+    return isinstance(error, ApiError) and is_namespace_terminating(error)
+
+
+def is_namespace_terminating(error: ApiError) -> bool:
+    """Report whether a create was refused because its namespace is terminating."""
+    details = error.status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes
+    )
 
 
 def is_namespace_gone(error: ApiError) -> bool:
     """Report whether a create was refused because its namespace is terminating or does not exist."""
-    causes = (error.status.get("details") or {}).get("causes") or []
-    return isinstance(error, NotFound) or any(
-        cause.get("reason") == "NamespaceTerminating" for cause in causes
-    )
+    return isinstance(error, NotFound) or is_namespace_terminating(error)
 
 
 def _from_headers(headers: Mapping[str, str]) -> float | None:

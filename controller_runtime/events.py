@@ -383,6 +383,8 @@ def concerns_all_events(error: ApiError | ConfigError) -> bool:
 
 def may_succeed_later(error: ApiError) -> bool:
     """Report whether this Event may be written later; also if it was created meanwhile, because it can be patched then."""
+    if is_namespace_gone(error):
+        return False
     return is_retryable(error) or isinstance(error, AlreadyExists)
 
 

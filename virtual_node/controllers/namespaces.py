@@ -23,7 +23,16 @@ from clusterset.model.namespace_map import NEVER_MIRRORED
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find_object
 from controller_runtime.client.collection import METADATA_ONLY, SIZE, ListPages
-from controller_runtime.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, ResponseTooLarge
+from controller_runtime.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    ResponseTooLarge,
+    Unavailable,
+    is_namespace_gone,
+)
 from controller_runtime.objects import Object, from_dict
 from controller_runtime.resources import Resource
 from controller_runtime.util.keyed import SharedAnswers
@@ -114,7 +123,8 @@ class Namespaces:
                 still need objects there.
 
         Raises:
-            ApiError: the lower cluster refuses or does not answer.
+            ApiError: the lower cluster refuses or does not answer. Unavailable: the namespace terminates, for example
+                because the upper one was deleted and created again at once.
         """
         if self._known.get(self.context.lower_namespace(upper_name)) == upper_name:
             return None
@@ -125,6 +135,11 @@ class Namespaces:
         namespace = self.context.lower_namespace(upper_name)
         lower = await find_object(self.context.lower, resources.NAMESPACES, namespace)
         lower = lower or await self._create(namespace, upper_name)
+        if lower.metadata.deletion_timestamp is not None:
+            raise Unavailable(
+                f"namespace {namespace} is being deleted there (what holds it: "
+                f"kubectl --kubeconfig LOWER describe namespace {namespace})"
+            )
         return await self._admit(lower, upper_name, is_for_new_pod=is_for_new_pod)
 
     async def is_usable(self, upper_name: str) -> bool:
@@ -192,11 +207,12 @@ class Namespaces:
 
     @contextlib.contextmanager
     def in_use(self, namespace: str) -> Iterator[None]:
-        """Read the lower namespace live at the next ``ensure`` if the block raises NotFound."""
+        """Read the lower namespace live at the next ``ensure`` if the block raises that it is gone, or terminates."""
         try:
             yield
-        except NotFound:
-            self._forget(namespace)
+        except ApiError as error:
+            if is_namespace_gone(error):
+                self._forget(namespace)
             raise
 
     async def _create(self, namespace: str, upper_name: str) -> Object:

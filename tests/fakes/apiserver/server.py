@@ -204,6 +204,7 @@ class Server(Storage):
             raise Forbidden(
                 f"unable to create new content in namespace {namespace} because it is being terminated",
                 code=403, reason="Forbidden",
+                status={"details": {"causes": [{"reason": "NamespaceTerminating"}]}},
             )  # fmt: skip
 
 

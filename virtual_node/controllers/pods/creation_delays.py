@@ -17,6 +17,7 @@ from controller_runtime.errors import (
     ConnectionFailed,
     NotFound,
     RequestTooLarge,
+    is_namespace_terminating,
     is_retryable,
 )
 from controller_runtime.objects import Object
@@ -101,7 +102,8 @@ class CreationDelays:
             if error.code >= _SERVER_ERROR:
                 if record.waiting.left(reason, waits.SHORT, now=now) <= 0:
                     await self.refused(upper, record, reason, message)
-            elif not error.code and not isinstance(error, ConnectionFailed):  # which the Node shows
+            # The Node shows lost connections.
+            elif is_namespace_terminating(error) or not (error.code or isinstance(error, ConnectionFailed)):
                 wait = waits.of_copies(error.message, cluster=self.context.name)
                 if record.waiting.left(wait.reason, wait.grace, now=now) <= 0:
                     await self.report_wait(upper, record, wait)

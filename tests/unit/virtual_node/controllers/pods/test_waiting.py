@@ -151,3 +151,38 @@ async def test_copies_that_cannot_be_read_have_an_event():
         await asyncio.sleep(600)
         (message,) = of(scene, "WaitingForCopies")
         assert "claims of the upper cluster cannot be read yet" in message
+
+
+@pytest.mark.parametrize("refused", ["", "configmaps", "pods"])
+async def test_pod_waits_for_the_end_of_a_terminating_lower_namespace(refused: str):
+    """Its upper namespace was deleted and created again at once. A wait is not a refusal, and a short wait has no event.
+
+    The API server refuses a creation if the namespace began to terminate after it was read.
+    """
+    upper, lower = clusters()
+    namespace = lower.the("namespaces", "shop")
+    if not refused:
+        ending = {**namespace["metadata"], "deletionTimestamp": PAST}
+        lower.put("namespaces", {**namespace, "metadata": ending})
+    message = f"{refused} is forbidden: unable to create new content in namespace shop"
+    cause = {"details": {"causes": [{"reason": "NamespaceTerminating"}]}}
+    error = Forbidden(message, code=403, reason="Forbidden", status=cause)
+    refused_now = {("create", refused): error}
+    lower.fault = lambda verb, plural, _key: refused_now.get((verb, plural))
+    async with mirroring(Scene(upper, lower)) as scene:
+        upper.put(
+            "configmaps", {"metadata": {"name": "settings", "namespace": "shop", "uid": "u-2"}, "data": {}}
+        )
+        scene.bind(volumes=[{"name": "a", "configMap": {"name": "settings"}}])
+        await asyncio.sleep(20)
+        assert scene.events == []
+        assert not scene.above().get("status", {}).get("conditions")
+        await asyncio.sleep(60)
+        (message,) = of(scene, "WaitingForCopies")
+        assert "namespace shop" in message
+        assert len(scene.events) == 1
+        refused_now.clear()
+        if not refused:
+            lower.remove("namespaces", "shop")
+        await asyncio.sleep(90)
+        assert scene.below()["metadata"]["labels"]["virtual-node.io/upper-uid"] == "u-1"
