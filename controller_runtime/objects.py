@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from controller_runtime.apimachinery.decoding import decode, decoder
+from controller_runtime.packing import Models, Shared, Text, are_equal, length, plain
 
 _NOTHING = msgspec.Raw()
 _OBJECT_BYTES, _ENTRY_BYTES = 800, 140
@@ -73,8 +74,8 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     metadata: ObjectMeta
     api_version: str
     kind: str
-    _spec: bytes | None = None
-    _status: bytes | None = None
+    _spec: Text | None = None
+    _status: Text | None = None
     _others: Mapping[str, bytes] | None = None
 
     @property
@@ -124,7 +125,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def spec(self) -> Any:
         """Return ``spec``, None if absent. It is decoded at each call, so store it to read it twice."""
-        return None if self._spec is None else decode(self._spec)
+        return None if self._spec is None else decode(plain(self._spec))
 
     @property
     def node_name(self) -> str:
@@ -132,7 +133,7 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         if self._spec is None:
             return ""
         try:
-            name = _decode_binding(self._spec).node_name
+            name = _decode_binding(plain(self._spec)).node_name
         except msgspec.DecodeError:
             return ""
         return name if isinstance(name, str) else ""
@@ -140,31 +141,33 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def status(self) -> Any:
         """Return ``status``, decoded at each call; None if absent."""
-        return None if self._status is None else decode(self._status)
+        return None if self._status is None else decode(plain(self._status))
 
     @property
     def spec_size(self) -> int:
         """Return the length of ``spec`` as JSON; 0 if absent."""
-        return 0 if self._spec is None else len(self._spec)
+        return 0 if self._spec is None else length(self._spec)
 
     def field_keys(self, name: str) -> frozenset[str]:
         """Return the keys of a top-level field that is an object, without decoding its values. Empty if absent."""
-        raw = self._raw_fields().get(name)
+        raw = self._raw_field(name)
         return frozenset() if raw is None or raw == b"null" else frozenset(_decode_fields(raw))
 
     def field(self, name: str) -> Any:
         """Return a top-level field other than metadata, decoded at each call. None if absent."""
-        raw = self._raw_fields().get(name)
+        raw = self._raw_field(name)
         return None if raw is None else decode(raw)
 
     def field_size(self, name: str) -> int:
         """Return the length of a top-level field as JSON in bytes; 0 if absent."""
-        return len(self._raw_fields().get(name, b""))
+        return len(self._raw_field(name) or b"")
 
     @property
     def size(self) -> int:
         """Return the approximate length of the object as JSON in bytes, including metadata."""
-        return len(msgspec.json.encode(self.metadata)) + sum(map(len, self._raw_fields().values()))
+        texts = [text for text in (self._spec, self._status) if text is not None]
+        others = (self._others or {}).values()
+        return len(msgspec.json.encode(self.metadata)) + sum(map(length, texts)) + sum(map(len, others))
 
     @property
     def memory(self) -> int:
@@ -184,9 +187,9 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         for finalizer in metadata.finalizers:
             total += _ENTRY_BYTES + 4 * len(finalizer)
         if self._spec is not None:
-            total += len(self._spec)
+            total += length(self._spec)
         if self._status is not None:
-            total += len(self._status)
+            total += length(self._status)
         if self._others:
             for name, raw in self._others.items():
                 total += _ENTRY_BYTES + 4 * len(name) + len(raw)
@@ -194,11 +197,11 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def has_spec_equal(self, other: Object) -> bool:
         """Report whether both specs are the same JSON; compares bytes without decoding."""
-        return self._spec == other._spec
+        return are_equal(self._spec, other._spec)
 
     def has_status_equal(self, other: Object) -> bool:
         """Report whether both statuses are the same JSON."""
-        return self._status == other._status
+        return are_equal(self._status, other._status)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object as a new plain dict: apiVersion, kind, metadata, spec, status, the rest.
@@ -222,6 +225,20 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         fields["metadata"] = encode(self.metadata)
         fields |= self._raw_fields()
         return b"{%s}" % b",".join([b"%s:%s" % (encode(name), raw) for name, raw in fields.items()])
+
+    def packed(self, models: Models, before: Object | None = None) -> Object:
+        """Return the object in less memory, for caches with many similar objects.
+
+        Args:
+            models: of the cache.
+            before: the object that it replaces; None: there is none.
+        """
+        _share(self.metadata)
+        owner = self.metadata.generate_name or self.name.rpartition("-")[0]
+        earlier: Object = before or self
+        spec = models.pack((self.namespace, owner, "spec"), self._spec, earlier._spec)
+        status = models.pack((self.namespace, owner, "status"), self._status, earlier._status)
+        return Object(self.metadata, self.api_version, self.kind, spec, status, self._others)
 
     def without(self, *fields: str) -> Object:
         """Return the object without some top-level fields, for informer transforms that save memory."""
@@ -272,12 +289,18 @@ class Object(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
         return msgspec.structs.replace(self, metadata=reduced)
 
+    def _raw_field(self, name: str) -> bytes | None:
+        if name in {"spec", "status"}:
+            text = self._spec if name == "spec" else self._status
+            return None if text is None else plain(text)
+        return (self._others or {}).get(name)
+
     def _raw_fields(self) -> dict[str, bytes]:
         fields: dict[str, bytes] = {}  # Not a comprehension: transforms call this for each object.
         if self._spec is not None:
-            fields["spec"] = self._spec
+            fields["spec"] = plain(self._spec)
         if self._status is not None:
-            fields["status"] = self._status
+            fields["status"] = plain(self._status)
         if self._others:
             fields.update(self._others)
         return fields
@@ -324,6 +347,8 @@ class _Binding(msgspec.Struct, rename="camel", gc=False):
     node_name: Any = None
 
 
+_TEXTS: Shared[str] = Shared()
+_OWNERS: Shared[msgspec.Raw] = Shared()
 _decode_binding = decoder(_Binding)
 _decode_fields = decoder(Fields)
 _decode_meta = decoder(ObjectMeta)
@@ -373,6 +398,18 @@ def assemble(fields: Fields, *, api_version: str = "", kind: str = "") -> Object
         None if status is None else bytes(status),
         {name: bytes(raw) for name, raw in fields.items()} if fields else None,
     )
+
+
+def _share(metadata: ObjectMeta) -> None:
+    """Replace values by equal ones of other objects, so that they take less memory."""
+    for texts in (metadata.labels, metadata.annotations):
+        for key, text in texts.items():
+            texts[key] = _TEXTS.get(text, text)
+    metadata.generate_name = _TEXTS.get(metadata.generate_name, metadata.generate_name)
+    if time := metadata.creation_timestamp:
+        metadata.creation_timestamp = _TEXTS.get(time, time)
+    if owners := bytes(metadata.raw_owner_references):
+        metadata.raw_owner_references = _OWNERS.get(owners, metadata.raw_owner_references)
 
 
 def _metadata(raw: msgspec.Raw) -> ObjectMeta:

@@ -25,6 +25,7 @@ from controller_runtime.client.collection import ObjectSelection
 from controller_runtime.consistency import as_number
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.objects import Object
+from controller_runtime.packing import Models
 from controller_runtime.resources import Resource
 from controller_runtime.store import Indexer, NamespaceBudget, Store, is_stub
 from controller_runtime.util.event_loop import Slicer
@@ -125,6 +126,7 @@ class Informer:
         self._expected: dict[str, Object] = {}
         """Objects that the server has stored and that were not read yet, by key."""
         self._transform = _unchanged if transform is None else _guarded(transform)
+        self._models = Models()
         self._reflector = Reflector(
             client,
             resource,
@@ -339,7 +341,7 @@ class Informer:
                 and cached.resource_version == new.resource_version
             ):
                 return cached
-            new = self._transform(new)
+            new = self._transform(new).packed(self._models, cached)
             count(new)
             return new
 
@@ -354,7 +356,7 @@ class Informer:
             # Handlers get the state that was kept, because the new one may no longer name what it belongs to.
             self._remove(changed.key, None)
         else:
-            self._store(changed, initial=False)
+            self._store(changed.packed(self._models, self.store.get(changed.key)), initial=False)
 
     def _keeps(self, changed: Object) -> bool:
         if self._keep is None or self._keep(changed):
