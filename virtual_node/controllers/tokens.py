@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import is_finished
 from clusterset.model.token_life import bound_to
 from controller_runtime import resources
@@ -520,7 +521,9 @@ class SharedTokens:
         self._bound.pop(of, None)
 
     def holds(self, of: str, secret: Mapping[str, Any]) -> None:
-        """Record the uids that the token in a Secret is bound to."""
+        """Record the uids that a shared token in a Secret is bound to."""
+        if not api_access.is_shared(of):
+            return
         with contextlib.suppress(ValueError, StopIteration):
             self._bound[of] = bound_to(base64.b64decode(next(iter(secret["data"].values()))).decode())
 

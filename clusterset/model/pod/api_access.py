@@ -52,6 +52,11 @@ def shared_token(
     return digest, f"{account[:200].rstrip('.')}-{seconds}-token-{digest[:8]}"
 
 
+def is_shared(of: str) -> bool:
+    """Report whether the id of a token Secret is that of a token that pods share; otherwise it is the uid of its pod."""
+    return bool(of) and "-" not in of
+
+
 def is_injected(volume: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     """Return whether a volume contains only what API servers add.
 

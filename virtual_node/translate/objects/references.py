@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from clusterset.model import names
+from clusterset.model.pod import api_access
 from controller_runtime.objects import Object
 from virtual_node.translate.base.fields import is_name
 from virtual_node.translate.base.metadata import copied
@@ -21,6 +22,8 @@ from virtual_node.translate.base.view import Translation, UntranslatableError, V
 _DATA = ("data", "binaryData")
 _DIGEST = "dataDigest"
 """Field of a cached copy, in place of the values of its data."""
+_OF_ENTRIES = "entries"
+"""The digest of a copy with a digest for each entry."""
 _LARGE = 1024
 """Bytes of data above which a cached copy has a digest."""
 _CONTENT = ("data", "binaryData", "immutable", "type")
@@ -49,14 +52,30 @@ def lower_data(upper: Mapping[str, Any], _view: View) -> Translation:
 def without_values(copy: Object) -> Object:
     """Return a copy for a cache, with a digest in place of large values; ``data_changes`` reads both forms.
 
-    The upper object is cached, too. Token Secrets are kept as they are, because their entries are compared one by one.
+    The upper object is cached, too. A Secret with the tokens of one pod gets a digest of each token, which ``entry_digests``
+    reads. Shared tokens and certificates are kept, because they are read again.
     """
+    of = copy.labels.get(names.LABEL_TOKEN_OF, "")
+    if of and (api_access.is_shared(of) or names.ANNOTATION_CERTIFICATE_TIMES in copy.annotations):
+        return copy
+    if of:
+        return copy.with_fields(data=entry_digests({"data": copy.field("data")}), **{_DIGEST: _OF_ENTRIES})
     size = sum(copy.field_size(field) for field in _DATA)
-    if size < _LARGE or names.LABEL_TOKEN_OF in copy.labels:
+    if size < _LARGE:
         return copy
     fields = {field: content for field in _DATA if (content := copy.field(field))}
     names_only = {field: dict.fromkeys(content, "") for field, content in fields.items()}
     return copy.with_fields(**names_only, **{_DIGEST: _digest(fields)})
+
+
+def entry_digests(secret: Mapping[str, Any]) -> dict[str, str]:
+    """Return a digest of each entry of a Secret's data, of the Secret itself or as ``without_values`` caches it."""
+    data: dict[str, str] = secret.get("data") or {}
+    if secret.get(_DIGEST) == _OF_ENTRIES:
+        return data
+    return {
+        key: hashlib.blake2b(str(value).encode(), digest_size=16).hexdigest() for key, value in data.items()
+    }
 
 
 def data_changes(lower: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from clusterset.model import names
 from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import CONTAINER_KINDS
 from virtual_node.translate.base.view import PodOptions
+from virtual_node.translate.objects.references import entry_digests
 from virtual_node.translate.pods import pod_certificates
 from virtual_node.translate.pods.downward_api import with_sources
 
@@ -310,13 +311,17 @@ def is_token_secret_of(name: str, labels: Mapping[str, str], of: str) -> bool:
 def fingerprint(secret: Mapping[str, Any]) -> array[int]:
     """Return hashes of the entries of a token Secret's data, labels and annotations; a set takes five times the memory."""
     metadata = secret["metadata"]
-    parts = (("data", secret), ("labels", metadata), ("annotations", metadata))
+    parts = {
+        "data": entry_digests(secret),
+        "labels": metadata.get("labels"),
+        "annotations": metadata.get("annotations"),
+    }
     return array(
         "q",
         (
             hash((field, key, value))
-            for field, where in parts
-            for key, value in (where.get(field) or {}).items()
+            for field, entries in parts.items()
+            for key, value in (entries or {}).items()
         ),
     )
 

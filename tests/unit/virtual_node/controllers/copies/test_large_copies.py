@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.copies.test_object_limits import (
     put_config_maps,
@@ -16,6 +17,7 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import running
 from virtual_node.controllers.base.caches import shrink_large
 from virtual_node.translate.kinds import CONFIG_MAPS
 from virtual_node.translate.objects.references import without_values
+from virtual_node.translate.pods.service_account import fingerprint
 
 pytestmark = pytest.mark.looptime
 
@@ -61,12 +63,35 @@ def test_values_that_move_between_fields_are_a_change():
     assert CONFIG_MAPS.patch(cached(data=text), desired(binaryData=text)) is not None
 
 
-def test_small_copies_and_token_secrets_are_kept_as_they_are():
+def test_small_copies_shared_tokens_and_certificates_are_kept_as_they_are():
     small = from_dict({"kind": "Secret", "metadata": {"name": "s"}, "data": {"a": "eA=="}})
     assert without_values(small) is small
-    labels = {"virtual-node.io/token-of": "u"}
-    token = from_dict({"kind": "Secret", "metadata": {"name": "s", "labels": labels}, "data": LARGE})
-    assert without_values(token) is token
+    metadata: dict[str, Any]
+    for metadata in (
+        {"labels": {"virtual-node.io/token-of": "0" * 32}},
+        {
+            "labels": {"virtual-node.io/token-of": "u-1"},
+            "annotations": {names.ANNOTATION_CERTIFICATE_TIMES: "{}"},
+        },
+    ):
+        kept = from_dict({"kind": "Secret", "metadata": {"name": "s", **metadata}, "data": LARGE})
+        assert without_values(kept) is kept
+
+
+def test_a_token_secret_of_one_pod_is_cached_without_its_tokens():
+    """Their entries are still compared one by one."""
+    labels = {"virtual-node.io/token-of": "6f1c1a5e-1111-2222-3333-444455556666"}
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": "s", "labels": labels},
+        "data": {"token-0": "secret-a", "token-1": "b"},
+    }
+    cached_secret = without_values(from_dict(secret))
+    assert b"secret-a" not in cached_secret.to_json()
+    assert set(fingerprint(cached_secret.to_dict())) == set(fingerprint(secret))
+    changed = {**secret, "data": {"token-0": "secret-a", "token-1": "c"}}
+    known = set(fingerprint(secret))
+    assert len(known - set(fingerprint(without_values(from_dict(changed)).to_dict()))) == 1
 
 
 async def test_a_large_copy_follows_and_is_repaired():
