@@ -405,6 +405,9 @@ def _share(metadata: ObjectMeta) -> None:
     for texts in (metadata.labels, metadata.annotations):
         for key, text in texts.items():
             texts[key] = _TEXTS.get(text, text)
+    # Also names and uids: those of an object are labels of its copies.
+    metadata.name = _TEXTS.get(metadata.name, metadata.name)
+    metadata.uid = _TEXTS.get(metadata.uid, metadata.uid)
     metadata.generate_name = _TEXTS.get(metadata.generate_name, metadata.generate_name)
     if time := metadata.creation_timestamp:
         metadata.creation_timestamp = _TEXTS.get(time, time)

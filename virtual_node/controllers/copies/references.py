@@ -69,6 +69,8 @@ class DependencyController:
     """By uid of an upper pod: the objects it needs, and whether each is optional."""
     _not_pods: set[str] = field(default_factory=set)
     """Uids in ``_needs`` that are not those of pods, see ``ensure_named``."""
+    _blocked: set[str] = field(default_factory=set)
+    """Uids of pods that had a Problem when ``ensure`` was last called."""
 
     def __post_init__(self) -> None:
         """Register handlers for the lower objects."""
@@ -109,7 +111,11 @@ class DependencyController:
             return [problem]
         self._note_needs(upper.uid, keys)
         found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
-        return [replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None]
+        problems = [
+            replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None
+        ]
+        (self._blocked.add if problems else self._blocked.discard)(upper.uid)
+        return problems
 
     async def ensure_named(self, owner: Object, named: Collection[tuple[str, str]]) -> Problem | None:
         """Ensure copies of the Secrets and ConfigMaps that an object other than a pod references; return the first problem.
@@ -256,6 +262,7 @@ class DependencyController:
     def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone; copies that no pod uses any more are deleted after a delay."""
         self._not_pods.discard(uid)
+        self._blocked.discard(uid)
         for key in self._needs.pop(uid, ()):
             users = self._users[key]
             users.pop(uid, None)
@@ -322,8 +329,12 @@ class DependencyController:
     def _upper_changed(self, key: ObjectKey) -> None:
         self.controller.queue.add(key)
         for uid in self._users.get(key, ()):
-            if uid not in self._not_pods:
+            if uid not in self._not_pods and (key.kind in references.KINDS or self._waits(uid)):
                 self.wake(uid)
+
+    def _waits(self, uid: str) -> bool:
+        """Report whether a pod, or its debug containers, may wait for an object. For all others only the copy changes."""
+        return uid in self._blocked or self.caches.pods.lower_pod(uid) is None
 
     def _watch_lower(self, kind: str, informer: Informer) -> None:
         def keys_of(copy: Object) -> list[ObjectKey]:

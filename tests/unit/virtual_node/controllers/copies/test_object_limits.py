@@ -320,3 +320,20 @@ async def test_a_restart_keeps_the_limits():
         assert all(lower.find("configmaps", f"shop/c-{number}") for number in range(300))
         key = ObjectKey("ConfigMap", "shop", "c-299")
         assert scene.dependencies._watches.peek(key) is not None
+
+
+async def test_a_change_of_an_object_reconciles_only_the_pods_that_wait_for_it():
+    """Ten thousand running pods may use one ConfigMap, of which only the copy changes."""
+    async with running() as scene:
+        put_config_maps(scene, 1)
+        for number in range(5):
+            scene.bind(f"web-{number}", uid=f"u-{number}", containers=referencing(1))
+        scene.bind("waits", uid="u-waits", containers=referencing(1, 2))
+        await asyncio.sleep(70)
+        assert scene.is_below("web-4")
+        woken: list[str] = []
+        scene.dependencies.wake = woken.append
+        put_config_maps(scene, 1, value="new")
+        await asyncio.sleep(5)
+        assert scene.lower.the("configmaps", "shop/c-1")["data"] == {"a": "new"}
+        assert set(woken) == {"u-waits"}
