@@ -72,7 +72,8 @@ affinity:
 {{- with $constraints }}
 topologySpreadConstraints:
   {{- range . }}
-  - {{ ternary . (merge (dict "labelSelector" $selector) .) (kindIs "map" .labelSelector) | toYaml | indent 4 | trim }}
+  {{- $given := kindIs "map" .labelSelector | ternary .labelSelector $selector }}
+  - {{ set (deepCopy .) "labelSelector" $given | toYaml | indent 4 | trim }}
   {{- end }}
 {{- end }}
 {{- end }}

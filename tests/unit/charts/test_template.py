@@ -219,18 +219,19 @@ def test_versions_of_a_fork_are_labels(version, tmp_path):
 
 
 def test_spread_constraints_select_the_replicas_by_default():
-    """Without a selector they would count no pods, and have no effect; a given one stays, also the empty one."""
+    """Without a selector they would count no pods. A given one stays, and does not become a part of the next one."""
     given = "{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule"
     found = rendering.render(
         "{virtualNode: {clusters: [{name: a, kubeconfigSecret: {name: s}}], topologySpreadConstraints: "
-        f"[{given}}}, {given}, labelSelector: {{}}}}, {given}, labelSelector: {{matchLabels: {{a: b}}}}}}]}}}}"
+        f"[{given}}}, {given}, labelSelector: {{}}}}, {given}, labelSelector: {{matchLabels: {{a: b}}}}}}, "
+        f"{given}, labelSelector: null, minDomains: null, matchLabelKeys: null, nodeTaintsPolicy: null}}]}}}}"
     )
     (deployment,) = [
         one for one in found if one["kind"] == "Deployment" and one["metadata"]["name"] == "vn-virtual-node"
     ]
     constraints = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     own = {"matchLabels": deployment["spec"]["selector"]["matchLabels"]}
-    assert [one["labelSelector"] for one in constraints] == [own, {}, {"matchLabels": {"a": "b"}}]
+    assert [one["labelSelector"] for one in constraints] == [own, {}, {"matchLabels": {"a": "b"}}, own]
 
 
 def test_common_labels_and_annotations_are_everywhere():
