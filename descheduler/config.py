@@ -298,6 +298,7 @@ def _v1alpha2(document: _Version2, known: Mapping[str, str]) -> Policy:
         evictor = _EvictorArgs()
         if EVICTOR in args:
             evictor = convert(args[EVICTOR][0], _EvictorArgs, where=args[EVICTOR][1])
+            label_matcher(evictor.label_selector or {}, where=f"{args[EVICTOR][1]}.labelSelector")
             options |= _options(evictor)
             if evictor.pod_protections is not None:
                 options |= _protections(evictor.pod_protections, f"{args[EVICTOR][1]}.podProtections")
@@ -307,18 +308,38 @@ def _v1alpha2(document: _Version2, known: Mapping[str, str]) -> Policy:
             for position, name in enumerate((enabling and enabling.enabled) or ()):
                 registered = _registered(str(name), f"{where}.plugins.{point}.enabled[{position}]", known)
                 params, at = args.get(str(name), ({}, f"{where}.pluginConfig[{name}].args"))
-                strategies.append(StrategyConfig(registered, _selecting(params, evictor), at))
+                strategies.append(StrategyConfig(registered, _selecting(params, evictor, where=at), at))
     return Policy(tuple(strategies), selector, options)
 
 
-def _selecting(params: dict[str, Any], evictor: _EvictorArgs) -> dict[str, Any]:
-    """Return a strategy's parameters with the selection of pods that the evictor makes for all strategies of its profile."""
+def label_matcher(selector: Any, *, where: str) -> matching.Matcher:
+    """Return a function that reports whether a label selector matches given labels.
+
+    Raises:
+        ConfigError: the selector is invalid or has an unknown field. If the field were ignored, all pods could match.
+    """
+    try:
+        matcher = matching.compile_selector(selector)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
+        raise ConfigError(f"{where}.{min(unknown)}: unknown field")
+    return matcher
+
+
+def _selecting(params: dict[str, Any], evictor: _EvictorArgs, *, where: str) -> dict[str, Any]:
+    """Return a strategy's parameters with the selection of pods that the evictor makes for all strategies of its profile.
+
+    Raises:
+        ConfigError: the strategy's label selector is invalid.
+    """
     selecting: dict[str, Any] = {}
     if evictor.priority_threshold is not None:
         selecting["priorityThreshold"] = msgspec.to_builtins(evictor.priority_threshold)
     selecting |= params
     if evictor.label_selector:
         own = params.get("labelSelector") or {}
+        label_matcher(own, where=f"{where}.labelSelector")
         selecting["labelSelector"] = (
             matching.conjunction(evictor.label_selector, own) if own else evictor.label_selector
         )

@@ -22,7 +22,7 @@ from controller_runtime.objects import Object
 from controller_runtime.util.rate_limiter import ExponentialBackoff
 from controller_runtime.workqueue.controller import Controller, Result
 from descheduler.cluster import ClusterView
-from descheduler.config import PriorityThreshold, Struct
+from descheduler.config import PriorityThreshold, Struct, label_matcher
 from descheduler.moving.move_reports import Move, Outcome
 from descheduler.moving.mover import Mover
 
@@ -68,18 +68,12 @@ class Context:
 
 
 def pod_matcher(params: Params, where: str) -> matching.Matcher:
-    """Return a function that reports whether the label selector matches given labels.
+    """Return a function that reports whether the parameters' label selector matches given labels.
 
     Raises:
-        ConfigError: the selector is invalid or has an unknown field. If the field were ignored, all pods could
-            match.
+        ConfigError: the selector is invalid.
     """
-    if unknown := params.label_selector.keys() - {"matchLabels", "matchExpressions"}:
-        raise ConfigError(f"{where}.labelSelector.{min(unknown)}: unknown field")
-    try:
-        return matching.compile_selector(params.label_selector)
-    except ValueError as error:
-        raise ConfigError(f"{where}.labelSelector: {error}") from None
+    return label_matcher(params.label_selector, where=f"{where}.labelSelector")
 
 
 class Strategy(abc.ABC):

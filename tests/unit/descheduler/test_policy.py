@@ -208,6 +208,23 @@ class TestPolicy:
                 strategy.params, registry.strategies()[strategy.name].params_type, where=strategy.where
             )
 
+    @pytest.mark.parametrize(
+        "wrong", ["a=b", ["a"], {"matchLabels": "a"}, {"matchLabels": ["a"]}, {"a": "b"}]
+    )
+    def test_a_wrong_selector_is_an_error_with_its_path_also_beside_another_selector(self, wrong):
+        selectors = [{"matchLabels": {"a": "b"}}, wrong]
+        plugins = {"deschedule": {"enabled": ["Unschedulable"]}}
+        for number, names in enumerate(
+            (["Unschedulable", "DefaultEvictor"], ["DefaultEvictor", "Unschedulable"])
+        ):
+            config = [
+                {"name": name, "args": {"labelSelector": selector}}
+                for name, selector in zip(names, selectors, strict=True)
+            ]
+            with pytest.raises(ConfigError) as error:
+                policy.parse(v2({"pluginConfig": config, "plugins": plugins}), known=KNOWN)
+            assert "profiles[0].pluginConfig[1].args.labelSelector" in str(error.value), number
+
     def test_parameter_errors_name_the_path(self):
         kind = registry.strategies()["StaleCluster"].params_type
         with pytest.raises(ConfigError, match=r"^x\.staleAfterSeconds: Expected `float`, got `str`$"):
