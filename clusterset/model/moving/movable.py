@@ -8,7 +8,7 @@ from typing import Any
 from clusterset.model import names
 from clusterset.model.moving import drain, node_avoidance, silence
 from clusterset.model.pod.conditions import is_true
-from controller_runtime.apimachinery import matching
+from controller_runtime.apimachinery import matching, quantity
 from controller_runtime.objects import Object
 
 MAY_RUN = "its lower cluster does not answer, and the pod may run there"
@@ -165,10 +165,15 @@ def is_single_writer(claim: Json | None) -> bool:
 
 
 def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:
-    """Report whether a node is ready, not cordoned, not being deleted and without the stale-cluster taint."""
+    """Report whether a node is ready, not cordoned, not being deleted, without the stale-cluster taint, and may have pods.
+
+    A virtual node without allocatable pods is as a cordoned one: all nodes of its lower cluster are cordoned.
+    """
     taints = spec.get("taints") or ()
+    allocatable = (status or {}).get("allocatable") or {}
     return (
         is_true(status, "Ready")
+        and quantity.of("pods", allocatable.get("pods", 0)) > 0
         and not spec.get("unschedulable")
         and not is_deleted
         and not any(taint.get("key") == names.TAINT_STALE_CLUSTER for taint in taints)

@@ -16,7 +16,7 @@ from descheduler.strategies import duplicates
 from descheduler.strategies.base import Namespaces
 from descheduler.strategies.duplicates import Duplicates, DuplicatesParams
 from descheduler.strategies.imbalance import Imbalance, ImbalanceParams
-from tests.unit.descheduler.bodies import START, cached, pod
+from tests.unit.descheduler.bodies import START, cached, node, pod
 from tests.unit.descheduler.cluster import Cluster
 from tests.unit.descheduler.process import Process
 from tests.unit.descheduler.refusing_clusters import cluster_with, names_of
@@ -139,6 +139,23 @@ async def test_pods_of_namespaces_that_are_not_evictable_stay_but_count():
     cluster = cluster_with(*(running(f"p{number}", cpu="3") for number in range(3)))
     process = Process(cluster)
     process.add(Imbalance, ImbalanceParams(evictable_namespaces=Namespaces(exclude=["default"])))
+    async with process.running():
+        await asyncio.sleep(5)
+    assert process.client.writes == []
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("allocatable", [{}, {"cpu": "0", "memory": "0", "pods": "0"}])
+@pytest.mark.parametrize("occupied", ["a", "b"])
+async def test_no_pod_moves_to_or_from_a_virtual_node_with_only_cordoned_lower_nodes(allocatable, occupied):
+    """It is Ready without capacity. It is not overused, and takes no pods."""
+    cluster = cluster_with(*(running(f"p{number}", on=occupied) for number in range(4)))
+    cordoned = node("a")
+    cordoned["status"]["allocatable"] = allocatable
+    cluster.put("nodes", cordoned)
+    process = Process(cluster)
+    process.add(Imbalance, ImbalanceParams())
+    process.add(Duplicates, DuplicatesParams())
     async with process.running():
         await asyncio.sleep(5)
     assert process.client.writes == []
