@@ -288,12 +288,17 @@ def read_list(text: str) -> list[JobSpec]:
 
 _COMMENT = re.compile(r"#(\s|$)")
 _YAML_LINE = re.compile(r"^[ \t]*(-[ \t\r\n]|-$|---[ \t\r]*$|jobs[ \t]*:([ \t\r]|$))", re.MULTILINE)
-_FLOW = re.compile(r"\s*(\[([^]\n]*|[^\n]*\])|\{([^}\n]*|[^\n]*\}))[ \t\r]*$", re.MULTILINE)
 
 
 def _is_yaml(text: str) -> bool:
     """Report whether a text is not meant as one name per line: it has entries of a YAML list, or begins with a flow list."""
-    return _YAML_LINE.search(text) is not None or _FLOW.match(text) is not None
+    if _YAML_LINE.search(text) is not None:
+        return True
+    first = text.lstrip().partition("\n")[0].rstrip(" \t\r")
+    # A name may begin with a bracket, such as an IPv6 address with a port.
+    return any(
+        first.startswith(begin) and (end not in first or first.endswith(end)) for begin, end in ("[]", "{}")
+    )
 
 
 def _job(number: int, entry: Any) -> JobSpec:

@@ -16,7 +16,15 @@ import pytest
 from tests.thorough import some
 from tests.unit.growth import assert_linear
 
-_PACKAGES = ("controller_runtime", "clusterset", "virtual_node", "webhook", "descheduler", "multi_scheduler")
+_PACKAGES = (
+    "controller_runtime",
+    "clusterset",
+    "virtual_node",
+    "webhook",
+    "descheduler",
+    "multi_scheduler",
+    "swarm",
+)
 _UNITS = (
     *(
         "a",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ from clusterset.model.names import SWARMS
 from controller_runtime.errors import Invalid
 from swarm import planning, spec
 from swarm.handover import Ledger
+from tests.unit.growth import assert_linear
 from tests.unit.swarm.controller.scene import Scene, so
 
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -45,6 +47,19 @@ def test_a_wrong_entry_is_an_error_that_names_the_field(text, message):
     """At once, also if it would expand to gigabytes or exceed the stack."""
     with pytest.raises(ValueError, match=message):
         spec.read_list(text)
+
+
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+@pytest.mark.parametrize("between", [" ", "\t", "-", "]", "}", ":", "jobs"])
+@pytest.mark.parametrize("end", ["", "]x", "}x", " "])
+def test_time_grows_linearly_with_a_list_that_is_no_yaml(brackets, between, end):
+    """A user of one namespace writes the list, and the controller works for all."""
+
+    def read(text: str) -> None:
+        with contextlib.suppress(ValueError):
+            spec.read_list(text)
+
+    assert_linear(read, lambda size: brackets[0] + between * size + end, size=4000)
 
 
 @pytest.mark.parametrize(
