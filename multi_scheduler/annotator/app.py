@@ -133,7 +133,7 @@ class Writer:
     threshold: float
     """Relative change of a value that causes a write."""
     _written: dict[tuple[str, str], tuple[float, dict[str, str | None]]] = field(default_factory=dict)
-    """Time and values of the last write by cluster and node."""
+    """Time and values of the last write by lower cluster and node; the upper cluster has no name here."""
 
     async def run(self, interval: float) -> None:
         """Write until cancelled, with ``interval`` seconds between two comparisons of a cluster's nodes."""
@@ -164,24 +164,24 @@ class Writer:
         for virtual in self.directory.of(cluster):
             pool = virtual.pool.items()
             chosen = [one for node, one in measured.values() if pool <= node.labels.items()]
-            if not await self._write(self.upper, virtual.name, values(chosen), virtual.annotations):
+            key = "", virtual.name
+            if not await self._write(self.upper, key, values(chosen), virtual.annotations):
                 return
-        for key in [
-            key for key in self._written if key[0] == lower.client.cluster and key[1] not in measured
-        ]:
+        for key in [key for key in self._written if key[0] == cluster and key[1] not in measured]:
             del self._written[key]  # a deleted node, or a new node of its name without annotations
         for name, (_, one) in measured.items() if self.lower_nodes else ():
-            if not await self._write(lower.client, name, values([one]), lower.feed.annotations(name)):
+            key = cluster, name
+            if not await self._write(lower.client, key, values([one]), lower.feed.annotations(name)):
                 return
 
     async def _write(
-        self, client: Client, name: str, found: dict[str, str | None], present: Mapping[str, str]
+        self, client: Client, key: tuple[str, str], found: dict[str, str | None], present: Mapping[str, str]
     ) -> bool:
         """Patch a node if its values changed enough; return whether requests for other nodes may succeed.
 
         ``found`` are the values, and ``present`` are the annotations of the node.
         """
-        key, now = (client.cluster, name), asyncio.get_running_loop().time()
+        (_, name), now = key, asyncio.get_running_loop().time()
         at, before = self._written.get(key, (-math.inf, {}))
         if now - at < self.refresh and not differ(before, found, self.threshold):
             return True

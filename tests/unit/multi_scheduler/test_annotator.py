@@ -215,6 +215,22 @@ async def test_a_new_node_of_an_old_name_is_annotated_at_once() -> None:
     assert [name for name, _ in lower.patched] == ["a-0", "a-0"]
 
 
+@pytest.mark.looptime
+async def test_a_lower_cluster_may_have_the_name_of_the_upper_connection() -> None:
+    """Its deleted nodes are forgotten, and not the virtual nodes, which would be written again in each pass."""
+    scene = Scene(FIT, clusters=("upper",))
+    upper, lower = _Client("upper"), _Client("upper")
+    upper.server.put("nodes", objects.node("vn-upper"))
+    lower.server.put("nodes", objects.node("upper-0"))
+    writer = _writer(scene, upper)
+    scene.state.clusters["upper"].client = cast("Client", lower)
+    writer.lower_nodes = True
+    for _ in range(2):
+        await writer.write("upper")
+    assert [name for name, _ in upper.patched] == ["vn-upper"]
+    assert [name for name, _ in lower.patched] == ["upper-0"]
+
+
 async def test_usage_of_real_upper_nodes_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The file may have this setting for the agents, but the annotator has no right to read the usage."""
     file, read = tmp_path / "config.yaml", []
