@@ -19,6 +19,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _PART = re.compile(r"(?:[^,(]++|\([^)]*+\)?+)++")
 _SET = re.compile(r"([\w./-]++)\s++(in|notin)\s*+\(([^)]*+)\)", re.ASCII)
 _EQUALS = re.compile(r"([\w./-]++)\s*+(==|=|!=)\s*+([\w.-]*+)", re.ASCII)
+_COMPARES = re.compile(r"([\w./-]++)\s*+([<>])\s*+([+-]?[0-9]++)", re.ASCII)
 _EXISTS = re.compile(r"(!?)\s*+([\w./-]++)", re.ASCII)
 LABEL_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 """The operators of a LabelSelectorRequirement."""
@@ -214,6 +215,8 @@ def _requirement(part: str) -> dict[str, Any]:
         return {"key": match[1], "operator": "In" if match[2] == "in" else "NotIn", "values": values}
     if match := _EQUALS.fullmatch(part):
         return {"key": match[1], "operator": "NotIn" if match[2] == "!=" else "In", "values": [match[3]]}
+    if match := _COMPARES.fullmatch(part):
+        return {"key": match[1], "operator": "Gt" if match[2] == ">" else "Lt", "values": [match[3]]}
     if match := _EXISTS.fullmatch(part):
         return {"key": match[2], "operator": "DoesNotExist" if match[1] else "Exists"}
     raise ValueError(f"{part!r} is not a label selector such as zone=a or 'zone in (a, b)'")

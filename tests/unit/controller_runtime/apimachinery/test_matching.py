@@ -36,6 +36,10 @@ class TestMatching:
             ("zone notin (z)", False),
             ("!absent", True),
             ("absent", False),
+            ("size>6,size < 8", True),
+            ("size>7", False),
+            ("zone<6", False),
+            ("absent>0", False),
         ],
     )
     def test_parse_selector(self, text, matches):
@@ -50,7 +54,7 @@ class TestMatching:
         for labels in ({}, {"zone": "z"}, {"zone": "y"}, LABELS):
             assert both(labels) == all(matches(labels) for matches in each)
 
-    @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c"])
+    @pytest.mark.parametrize("text", ["a b", "zone in z", "=x", "a=b=c", "a>b", "a<"])
     def test_bad_selector(self, text):
         """An invalid selector is an error."""
         with pytest.raises(ValueError, match="is not a label selector"):
