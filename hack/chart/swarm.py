@@ -44,7 +44,9 @@ def definition() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"swarms.{GROUP}"},
+        # Helm reads the annotation from the existing object: without it, an upgrade would delete a definition that
+        # `kubectl replace` has taken from its release, and all Swarms with it.
+        "metadata": {"name": f"swarms.{GROUP}", "annotations": {"helm.sh/resource-policy": "keep"}},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",

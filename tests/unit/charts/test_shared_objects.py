@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hack.chart import template
 from hack.chart.rights import CHART
@@ -60,6 +61,14 @@ def test_a_release_does_not_create_what_another_has_created(
     items = rendering.parse(_rendered(tmp_path, existing))
     found = {item["kind"]: item["metadata"]["name"] for item in items if item.get("kind") in SHARED}
     assert found == (SHARED if is_created else {})
+
+
+def test_helm_keeps_a_definition_that_kubectl_replaced_by_the_file(tmp_path: Path):
+    """The next revision of its release is without it. Helm deletes such an object, unless it has this annotation itself."""
+    replaced = yaml.safe_load((CHART / "files/swarm-crd.yaml").read_text("utf-8"))
+    kinds = {item.get("kind") for item in rendering.parse(_rendered(tmp_path, replaced))}
+    assert "CustomResourceDefinition" not in kinds
+    assert replaced["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
 @pytest.mark.parametrize("is_foreign", [False, True])
