@@ -26,6 +26,8 @@ API_VERSIONS = frozenset({"client.authentication.k8s.io/v1", "client.authenticat
 _RUN_TIMEOUT = 60.0
 _DIALOG_TIMEOUT = 600.0
 """Seconds that a plugin may run if it can ask its user, for example to sign in with a browser."""
+_END_SECONDS = 2.0
+"""Seconds that a killed plugin may take to end."""
 _EARLY = timedelta(seconds=60)
 """A credential is renewed this long before its expiry, or a fifth of its lifetime before if that is
 shorter."""
@@ -339,7 +341,9 @@ async def _execute(plugin: Plugin) -> bytes:
     finally:
         if process.returncode is None:
             _kill(process)
-            await process.wait()
+            # ``wait`` also waits for the pipes, which the child of a wrapper keeps open that shares our terminal.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
     if max(len(output), len(complaint)) > _MOST_OUTPUT:
         raise ConfigError(f"{where}: more than {_MOST_OUTPUT:,} bytes of output")
     if process.returncode:

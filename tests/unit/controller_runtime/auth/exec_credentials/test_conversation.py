@@ -83,6 +83,40 @@ async def test_a_plugin_asks_its_user_on_our_terminal(
     assert b"Enter the code ABC:" in shown
 
 
+_STOPPING = """
+import asyncio, sys
+from controller_runtime.auth import kubeconfig
+
+async def main():
+    try:
+        async with asyncio.timeout(0.5):
+            await kubeconfig.load(sys.argv[1])
+    except TimeoutError:
+        print("stopped")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_cancelled_dialog_does_not_wait_for_the_child_of_a_wrapper(
+    tmp_path: Path, program: Program
+) -> None:
+    """The child keeps the pipe of the output open, and is in our process group, which is not killed."""
+    program.write("import subprocess\nsubprocess.run(['sleep', '8'])")
+    path = write(tmp_path / "k", whole(user={"exec": {"command": str(program.path), "apiVersion": V1}}))
+    ours, theirs = os.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _STOPPING, path, stdin=theirs, stderr=theirs, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(6):
+            output, _ = await process.communicate()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert output.decode().strip() == "stopped"
+
+
 async def test_much_output_on_stderr_does_not_block_the_plugin(make: Make, program: Program) -> None:
     """The end of it is part of the error."""
     program.write("import sys\nsys.stderr.write('x' * 2**20 + ' out of\\nluck')\nsys.exit(3)")
