@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterset.model import names
 from clusterset.model.moving import movable, node_avoidance
-from clusterset.model.pod.conditions import claim_names, is_true
+from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
 from controller_runtime.cache.informer import Informer, unsynced
 from controller_runtime.client.client import Client
@@ -148,8 +148,8 @@ class State:
 
 
 def _keep_usable(node: Object) -> Object:
-    """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned or not Ready."""
-    usable = is_true(node.status, "Ready") and not (node.spec or {}).get("unschedulable")
+    """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned, not Ready or without places for pods."""
+    usable = movable.has_places(node.status) and not (node.spec or {}).get("unschedulable")
     return node.with_fields(spec={"usable": True} if usable else {}, status={}).with_only()
 
 

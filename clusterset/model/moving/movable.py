@@ -164,16 +164,20 @@ def is_single_writer(claim: Json | None) -> bool:
     return bool(modes) and "ReadWriteMany" not in modes and modes != {"ReadOnlyMany"}
 
 
-def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:
-    """Report whether a node is ready, not cordoned, not being deleted, without the stale-cluster taint, and may have pods.
+def has_places(status: Json | None) -> bool:
+    """Report whether a node is ready and may have pods.
 
     A virtual node without allocatable pods is as a cordoned one: all nodes of its lower cluster are cordoned.
     """
-    taints = spec.get("taints") or ()
     allocatable = (status or {}).get("allocatable") or {}
+    return is_true(status, "Ready") and quantity.of("pods", allocatable.get("pods", 0)) > 0
+
+
+def is_open(spec: Json, status: Json | None, *, is_deleted: bool) -> bool:
+    """Report whether a node has places for pods, and is not cordoned, not being deleted and without the stale-cluster taint."""
+    taints = spec.get("taints") or ()
     return (
-        is_true(status, "Ready")
-        and quantity.of("pods", allocatable.get("pods", 0)) > 0
+        has_places(status)
         and not spec.get("unschedulable")
         and not is_deleted
         and not any(taint.get("key") == names.TAINT_STALE_CLUSTER for taint in taints)

@@ -114,7 +114,7 @@ def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> lis
 
     Args:
         frozen: node → time of its active freeze.
-        candidates: the virtual nodes that are Ready and schedulable.
+        candidates: the virtual nodes that are Ready, schedulable and have places for pods.
     """
     avoided = sorted(frozen)
     if not candidates or any(node not in frozen for node in candidates):

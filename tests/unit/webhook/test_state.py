@@ -9,6 +9,7 @@ import pytest
 
 from clusterset.model.moving import node_avoidance
 from controller_runtime.objects import from_dict
+from tests import objects
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
 from webhook.mutation.mutate import Surroundings
@@ -30,6 +31,19 @@ def test_avoided_nodes_are_those_of_the_owner_in_the_same_namespace(namespace, a
     owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
     pod = {"metadata": {"name": "p", "ownerReferences": owners}, "spec": {}}
     assert list(state.surroundings(pod, namespace).avoid) == avoided
+
+
+@pytest.mark.parametrize(("places", "avoided"), [("", []), ("0", []), ("110", ["a"])])
+def test_a_node_with_only_cordoned_lower_nodes_is_no_alternative_to_a_frozen_one(places, avoided):
+    """It is Ready without allocatable pods, so the pod would wait until the freeze ends."""
+    client: Any = MemoryClient(Server())
+    state = State(client, Surroundings(), freeze_namespace="own", freeze_period=300, now=lambda: NOW)
+    state._memory.store.put(f"own/{node_avoidance.CONFIG_MAP}", from_dict(MEMORY))
+    for node in (objects.virtual_node("a", ready=True), objects.virtual_node("b", pods=places, ready=True)):
+        state._nodes.change("ADDED", state._nodes._transform(from_dict(node)))
+    owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
+    pod = {"metadata": {"name": "p", "ownerReferences": owners}, "spec": {}}
+    assert list(state.surroundings(pod, "tenant").avoid) == avoided
 
 
 _CLAIM = {"metadata": {"name": "data", "namespace": "tenant", "resourceVersion": "1", "uid": "c"}, "spec": {}}
