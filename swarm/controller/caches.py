@@ -179,7 +179,7 @@ class Caches:
         )
         self.nodes = Informer(client, resources.NODES, transform=_shrink_node, name="nodes")
         self.heartbeats = Informer(client, resources.LEASES, namespace=names.NODE_LEASES, name="heartbeats")
-        self.renewals = Renewals(self.leases)
+        self.renewals = Renewals(self.leases, needed=(self.swarms, self.pods, self.config_maps))
 
     def all(self) -> list[Informer]:
         """Return all informers."""

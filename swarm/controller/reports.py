@@ -208,19 +208,29 @@ _RETRY = 1.0
 class Renewals:
     """Notes when each Lease was last written. A standby replica does this, too, so that its term begins with them."""
 
-    def __init__(self, leases: Informer) -> None:
+    def __init__(self, leases: Informer, *, needed: Sequence[Informer] = ()) -> None:
+        """Follow the Leases.
+
+        Args:
+            leases: their informer.
+            needed: what the controller needs, too, to give a worker its jobs. A worker that returns after an outage renews
+                its Lease only with these.
+        """
         self._leases = leases
+        self._followed = (leases, *needed)
         self._seen: dict[str, float] = {}
         """UID of the Lease → when its last change arrived, on the event loop's clock."""
         leases.on_change(self._changed, self._deleted)
 
     def silence(self, lease: Object) -> float:
         """Return for how many seconds a Lease was not written, although the API server could be reached."""
-        if self._leases.last_error is not None:
+        if any(informer.last_error is not None for informer in self._followed):
             return 0.0
         now = asyncio.get_running_loop().time()
-        # After an outage of the API server, workers need time to renew their Leases.
-        return now - max(self._seen.get(lease.uid, now), self._leases.followed_since)
+        # After an outage of the API server, workers need time to renew their Leases. Informers return one after the other.
+        return now - max(
+            self._seen.get(lease.uid, now), *(informer.followed_since for informer in self._followed)
+        )
 
     def _changed(self, lease: Object) -> None:
         self._seen[lease.uid] = asyncio.get_running_loop().time()
