@@ -297,18 +297,24 @@ def of_controllers(kind: str) -> KeyPatterns:
 
 def refused(kind: str, annotations: Mapping[str, str] | None, rules: MetadataRules) -> dict[str, str]:
     """Return the annotations because of which an upper object has no copy, with the pattern of each; empty: it may have one."""
-    decided = KeyPatterns((*rules.keep, *rules.leave_out))
-    return {
-        key: next(pattern for pattern in REFUSED[kind] if key in KeyPatterns((pattern,)))
-        for key in sorted(KeyPatterns(REFUSED.get(kind, ())).among(annotations or ()))
-        if key not in decided and not names.is_reserved(key)
-    }
+    return _undecided(REFUSED.get(kind, ()), annotations, rules)
 
 
 def refused_on_service(annotations: Mapping[str, str] | None, rules: MetadataRules) -> list[str]:
     """Return the annotations of a Service because of which no copy of an Ingress may use it; empty: it may."""
+    return [*_undecided(ROUTING, annotations, rules)]
+
+
+def _undecided(
+    patterns: tuple[str, ...], annotations: Mapping[str, str] | None, rules: MetadataRules
+) -> dict[str, str]:
+    """Return the annotations that match a pattern and that no setting decides about, with the first pattern of each."""
     decided = KeyPatterns((*rules.keep, *rules.leave_out))
-    return [key for key in sorted(KeyPatterns(ROUTING).among(annotations or ())) if key not in decided]
+    return {
+        key: next(pattern for pattern in patterns if key in KeyPatterns((pattern,)))
+        for key in sorted(KeyPatterns(patterns).among(annotations or ()))
+        if key not in decided and not names.is_reserved(key)
+    }
 
 
 class _Matcher:
