@@ -21,6 +21,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare kubectl's flags for the connection to the upper cluster."""
     add_flag(parser, "--kubeconfig FILE", "upper cluster's ($KUBECONFIG, ~/.kube/config, in-cluster)")
     add_flag(parser, "--context CONTEXT", "context of the kubeconfig (its current-context)")
+    add_impersonation(parser)
+    add_request_timeout(parser)
+
+
+def add_impersonation(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--as``, ``--as-group`` and ``--as-uid``, which apply to the upper cluster."""
     add_flag(parser, "--as USER", "user to impersonate in the upper cluster", dest="as_user")
     add_flag(
         parser,
@@ -30,7 +36,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
     )
     add_flag(parser, "--as-uid UID", "UID to impersonate")
-    add_request_timeout(parser)
 
 
 def impersonation(options: argparse.Namespace) -> dict[str, Any]:

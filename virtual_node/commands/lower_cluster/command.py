@@ -51,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"{'--via' if options.via else '--tunnel-address'}: only with join")
     if (options.config or options.apply) and options.action != "dns":
         raise ConfigError(f"{'--config' if options.config else '--apply'}: only with dns")
+    if options.as_uid and options.action in {"join", "leave"} and not options.values:
+        raise ConfigError("--as-uid: only with --values, because helm cannot impersonate a UID")
     if not options.client_kubeconfig and not options.lost:
         raise ConfigError("--client-kubeconfig: required: an administrator's kubeconfig of the lower cluster")
     match options.action:
@@ -79,21 +81,19 @@ async def _register(options: argparse.Namespace) -> list[dict[str, Any]]:
     way: lower_account.Proxy | None = None
     if options.kubeconfig:
         # First, so that nothing is left in the lower cluster if the upper one does not answer.
-        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+        async with connect.upper(options, agent=_AGENT) as upper:
             way = tunnel_steps.way(options, await tunnel_steps.kept(upper, options))
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace}}
             with contextlib.suppress(
                 Forbidden
             ):  # the namespace may exist; otherwise creating the Secrets fails
                 await lower_account.apply(upper, space)
-    async with connect.by_file(
-        options.client_kubeconfig, context=options.client_context, agent=_AGENT
-    ) as lower:
+    async with join.lower_client(options, agent=_AGENT) as lower:
         for body in lower_account.objects(options):
             await lower_account.apply(lower, body)
         secrets = [await lower_account.secret(lower, options, account, way) for account in manifests.ACCOUNTS]
     if options.kubeconfig:
-        async with connect.by_file(options.kubeconfig, agent=_AGENT) as upper:
+        async with connect.upper(options, agent=_AGENT) as upper:
             for secret in secrets:
                 await lower_account.apply(upper, secret)
     return secrets
@@ -231,7 +231,8 @@ def _add_upper_flags(parser: Parser) -> None:
         "leave: without it "
         "$KUBECONFIG or ~/.kube/config",
     )
-    add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig, for join and leave")
+    add_flag(parser, "--context CONTEXT", "context of the upper kubeconfig (its current-context)")
+    flags.add_impersonation(parser)
     add_flag(
         parser,
         "--namespace NS",

@@ -256,7 +256,7 @@ async def upgrade(
 
     Args:
         client: client of the upper cluster.
-        options: ``namespace``, ``release``, ``kubeconfig`` and ``timeout`` of the command line.
+        options: ``namespace``, ``release``, ``kubeconfig``, ``timeout`` and the flags of the impersonation.
         change: returns the new values for the user's current ones. They are read again here, because
             another command may have upgraded the release, and Helm would overwrite that command's values.
         why: description for ``helm history``.
@@ -282,6 +282,8 @@ async def upgrade(
             *("--wait", f"--timeout={int(options.timeout)}s"),
             # Also the current context, which another program may change while we work.
             *(["--kube-context", context] if (context := client.config.context_name) else []),
+            *([f"--kube-as-user={options.as_user}"] if options.as_user else []),
+            *(f"--kube-as-group={group}" for group in options.as_group),
         ]
         process = await asyncio.create_subprocess_exec(
             *argv,

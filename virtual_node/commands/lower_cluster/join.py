@@ -151,7 +151,7 @@ class Join:
             found = await find(self._lower, resource, metadata["name"], namespace=metadata.get("namespace"))
             if found and (why := lower_account.conflict(found, body)):
                 raise ConfigError(why)
-        version = (await self._lower.version())["gitVersion"]
+        version = (await self._lower.version(timeout=self._lower.timeout))["gitVersion"]
         say("lower", f"{self._lower.config.server} {version}")
 
     async def _account(self) -> None:
@@ -438,10 +438,15 @@ def write_values(options: argparse.Namespace, text: str) -> None:
         "command again: it does the rest")  # fmt: skip
 
 
-def lower_client(options: argparse.Namespace) -> AbstractAsyncContextManager[Client]:
+def lower_client(options: argparse.Namespace, *, agent: str = AGENT) -> AbstractAsyncContextManager[Client]:
     """Open a client of the lower cluster, see ``connect.by_file``."""
-    file, context = options.client_kubeconfig, options.client_context
-    return connect.by_file(file, context=context, agent=AGENT, cluster=options.name)
+    return connect.by_file(
+        options.client_kubeconfig,
+        context=options.client_context,
+        agent=agent,
+        cluster=options.name,
+        timeout=options.request_timeout,
+    )
 
 
 def joined_as(account: Mapping[str, Any]) -> dict[str, str]:

@@ -415,7 +415,7 @@ async def require_answer(options: argparse.Namespace, lower: Client) -> None:
         ApiError: the cluster answers but refuses the request.
     """
     try:
-        await lower.version()
+        await lower.version(timeout=lower.timeout)
     except (Forbidden, Unauthorized):
         raise
     except ApiError as error:
@@ -439,7 +439,7 @@ async def require_unreachable(options: argparse.Namespace) -> None:
         return
     async with lower_client(options) as lower:
         try:
-            await lower.version()
+            await lower.version(timeout=lower.timeout)
         except (Forbidden, Unauthorized):
             pass  # A refusal is also an answer.
         except ApiError:

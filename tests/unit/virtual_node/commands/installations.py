@@ -18,6 +18,7 @@ class Api:
 
     cluster = "tokyo"
     config = SimpleNamespace(context_name="")
+    timeout = 10.0
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = [from_dict(one) for one in objects]
@@ -71,7 +72,7 @@ class Api:
         self.created.append(f"{body['kind']}/{body.get('metadata', {}).get('name', '')}")
         return {**body, "status": {"token": "t", "expirationTimestamp": "later", "authenticated": False}}
 
-    async def version(self):
+    async def version(self, **_options):
         return {"gitVersion": "v1.34.4"}
 
     async def read(self, path, **_more):

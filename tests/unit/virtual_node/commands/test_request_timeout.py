@@ -114,6 +114,37 @@ async def test_check_reports_a_silent_lower_cluster_and_checks_the_upper_one(
     assert all(one["ok"] for (cluster, _), one in found.items() if cluster == "upper")
 
 
+@pytest.mark.parametrize("action", ["join", "leave", "dns", "register"])
+async def test_lower_cluster_reports_a_silent_lower_cluster_in_time(
+    person: Person, tmp_path: Path, action: str
+):
+    """The time limit is for the requests to both clusters."""
+    values = tmp_path / "values.yaml"
+    values.write_text("{}", encoding="utf-8")
+    answers = {
+        "/api/v1/namespaces/kube-system": lambda _request: reply({"metadata": {"uid": "me"}}),
+        "/api/v1/namespaces": lambda _request: reply({"metadata": {"uid": "new"}}, status=201),
+    }
+    with accepting() as url:
+        (tmp_path / "lower").mkdir()
+        file = kubeconfig(tmp_path / "lower", url)
+        words = ["lower-cluster", action, "tokyo", f"--client-kubeconfig={file}", f"--values={values}", SHORT]
+        words += ["--lower-dns=10.97.0.10", f"--config={config(tmp_path)}"] if action == "dns" else []
+        async with asyncio.timeout(5):  # less than the limit without the flag
+            code, _, err = await person.types(*words, answers=answers)
+    assert code == 2
+    assert "no answer in time" in err
+
+
+def config(folder: Path) -> Path:
+    """Return a configuration file with cluster tokyo."""
+    path = folder / "clusters.yaml"
+    clusters = [{"name": "tokyo", "kubeconfig": "lower.yaml", "nodeName": "vn"}]
+    whole = {"apiVersion": "virtual-node.io/v1alpha1", "kind": "VirtualNodeConfiguration"}
+    path.write_text(json.dumps({**whole, "clusters": clusters}), encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize("hole", some([accepting, dropping], 1))
 async def test_inspect_reports_a_silent_lower_cluster_once_and_reads_the_others(
     person: Person, tmp_path: Path, hole: Any

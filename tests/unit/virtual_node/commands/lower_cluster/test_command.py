@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 import yaml
+from aiohttp import web
 
 from controller_runtime.errors import ConfigError
+from tests.kubeconfigs import whole, write
+from tests.unit.controller_runtime.loopback import failure, serve
 from virtual_node.commands.lower_cluster import command
 
 FILE = "--client-kubeconfig=missing.yaml"
@@ -51,3 +57,23 @@ def test_an_argument_of_the_action_is_accepted(words: str):
     """The next error is that of the kubeconfig, which does not exist."""
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         command.main([*words.split(), FILE, "--kubeconfig=missing.yaml"])
+
+
+@pytest.mark.parametrize(("flags", "expected"), [([], "current"), (["--context=other"], "other")])
+async def test_register_writes_only_to_the_cluster_of_the_context(
+    tmp_path: Path, flags: list[str], expected: str
+):
+    """The Secrets have credentials, so they must not reach another cluster."""
+
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return failure(500, "InternalError", "not today")
+
+    async with serve(refuse) as current, serve(refuse) as other:
+        content = whole("current", cluster={"server": current.url})
+        content["contexts"].append({"name": "other", "context": {"cluster": "other", "user": "u"}})
+        content["clusters"].append({"name": "other", "cluster": {"server": other.url}})
+        words = ["register", "tokyo", FILE, f"--kubeconfig={write(tmp_path / 'upper', content)}", *flags]
+        with pytest.raises(ConfigError, match="not today"):
+            await asyncio.to_thread(command.main, words)
+    asked = {"current": current.asked, "other": other.asked}
+    assert [name for name, requests in asked.items() if requests] == [expected]

@@ -61,7 +61,15 @@ def test_joining_and_leaving_restores_the_values():
 
 def _upgrading(**more: Any) -> argparse.Namespace:
     return argparse.Namespace(
-        **{"namespace": SPACE, "release": None, "kubeconfig": "", "timeout": 60.0, **more}
+        **{
+            "namespace": SPACE,
+            "release": None,
+            "kubeconfig": "",
+            "timeout": 60.0,
+            "as_user": None,
+            "as_group": [],
+            **more,
+        }
     )
 
 
@@ -81,6 +89,14 @@ async def test_an_upgrade_keeps_the_chart_and_all_other_values(helm: Path):
     assert arguments.startswith("upgrade vn ")
     assert "--reset-values" in arguments
     assert "--kube-context" not in arguments
+
+
+async def test_helm_impersonates_the_user_of_the_flags(helm: Path):
+    """As the requests of the command do."""
+    api: Any = Api(record())
+    await helm_release.upgrade(api, _upgrading(as_user="alice", as_group=["a", "b,c"]), dict, why="")
+    arguments = (helm / "arguments").read_text("utf-8")
+    assert "--kube-as-user=alice --kube-as-group=a --kube-as-group=b,c" in arguments
 
 
 @pytest.mark.parametrize(("kubeconfig", "expected"), [("~/a:b", "{home}/a:b"), ("", "mine")])

@@ -205,6 +205,9 @@ def _joining(**more: Any) -> argparse.Namespace:
         {
             **given,
             "timeout": 1.0,
+            "request_timeout": 10.0,
+            "as_user": None,
+            "as_group": [],
             "lost": False,
             "token_duration": 60.0,
             "via": "",
@@ -381,7 +384,7 @@ async def test_an_unreachable_cluster_is_refused_with_the_flag_for_lost_ones():
     """Nothing is changed before the lower cluster has answered."""
     below = _cluster("lower")
 
-    async def version() -> None:
+    async def version(**_options: float) -> None:
         raise ApiError("no route to host")
 
     below.version = version
