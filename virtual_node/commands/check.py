@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -64,6 +67,9 @@ _SUBJECTS = frozenset({Code.ACCOUNT_RIGHT_MISSING, Code.NODE_NAME_TAKEN})
 """Codes whose rows show the verbs or the name."""
 
 
+OpenUpper = Callable[[], AbstractAsyncContextManager[Client]]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One row of the report."""
@@ -87,7 +93,14 @@ def main(argv: Sequence[str]) -> int:
         # Neither the cluster nor its node was named, so the report would show the default node name.
         config.clusters = [msgspec.structs.replace(config.clusters[0], name="lower")]
     differing = _differing(config, options.multi_scheduler_config)
-    findings = asyncio.run(run(config, patience=options.request_timeout, differing=differing))
+    findings = asyncio.run(
+        run(
+            config,
+            patience=options.request_timeout,
+            differing=differing,
+            impersonate=flags.impersonation(options),
+        )
+    )
     wrong = [finding for finding in findings if not finding.ok]
     if options.output in output.DATA:
         output.data({"findings": [asdict(finding) for finding in findings]}, options.output)
@@ -112,13 +125,22 @@ async def run(
     *,
     patience: float = flags.TIMEOUT,
     differing: Mapping[str, Sequence[Difference]] | None = None,
+    impersonate: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[CheckResult]:
-    """Check the clusters concurrently, with ``patience`` seconds for each response; ``differing`` is fact ``DIFFERENCES``."""
+    """Check the clusters concurrently.
+
+    Args:
+        config: the clusters.
+        patience: seconds to wait for each response.
+        differing: fact ``DIFFERENCES``.
+        impersonate: as of ``connect.by_file``, in the upper cluster.
+    """
+    open_upper = partial(_open_upper, config, patience, impersonate)
     upper = View(UPPER)
     upper.put(facts.DIFFERENCES, differing or {})
     async with contextlib.AsyncExitStack() as stack:
-        await _read_profiles(config, upper, patience, stack)
-        snapshot = await _read(config, upper, patience)
+        await _read_profiles(config, upper, open_upper, stack)
+        snapshot = await _read(config, upper, open_upper, patience)
     return rows(snapshot)
 
 
@@ -193,23 +215,32 @@ def _api(access: facts.ApiAccess) -> str:
     return f"{host} port {port}, and {api_server.NAME} port {api_server.PORT}"
 
 
-async def _read(config: Config, upper: View, patience: float) -> Snapshot:
+async def _read(config: Config, upper: View, open_upper: OpenUpper, patience: float) -> Snapshot:
     """Return what was read of all clusters; errors are in their facts."""
     lowers_read = [View(cluster.name) for cluster in config.clusters]
     snapshot = Snapshot(datetime.now(UTC), upper=upper, lowers=lowers_read)
     lowers = list(zip(config.clusters, snapshot.lowers, strict=True))
     await asyncio.gather(
-        _read_upper(config, snapshot.upper, patience),
+        _read_upper(config, snapshot.upper, open_upper),
         *(_read_lower(cluster, view, patience) for cluster, view in lowers),
     )
     if same := [lower for lower in lowers if lower[0].services.cluster_ip == "same"]:
-        await _read_ranges(config, same, patience)
+        await _read_ranges(same, open_upper, patience)
     return snapshot
 
 
-def _open_upper(config: Config, patience: float) -> AbstractAsyncContextManager[Client]:
-    path, server = config.kubeconfig, config.server
-    return connect.by_file(path, agent=AGENT, cluster=UPPER, server=server, timeout=patience, in_cluster=True)
+def _open_upper(
+    config: Config, patience: float, impersonate: Mapping[str, Any]
+) -> AbstractAsyncContextManager[Client]:
+    return connect.by_file(
+        config.kubeconfig,
+        agent=AGENT,
+        cluster=UPPER,
+        server=config.server,
+        timeout=patience,
+        in_cluster=True,
+        impersonate=impersonate,
+    )
 
 
 def _open_lower(cluster: Cluster, patience: float) -> AbstractAsyncContextManager[Client]:
@@ -223,9 +254,9 @@ def _open_lower(cluster: Cluster, patience: float) -> AbstractAsyncContextManage
     )
 
 
-async def _read_upper(config: Config, view: View, patience: float) -> None:
+async def _read_upper(config: Config, view: View, open_upper: OpenUpper) -> None:
     view.put(facts.DOMAIN, config.cluster_domain)
-    async with connect.answering(view), _open_upper(config, patience) as client:
+    async with connect.answering(view), open_upper() as client:
         await _read_cluster(client, view, rights.upper(config))
         with contextlib.suppress(Forbidden):  # the row about the right to nodes reports it
             view.put(facts.NODE_NAMES, await _node_names(config, client))
@@ -243,10 +274,12 @@ async def _read_lower(cluster: Cluster, view: View, patience: float) -> None:
         await configured.read_names(cluster, client, view)
 
 
-async def _read_ranges(config: Config, lowers: Sequence[tuple[Cluster, View]], patience: float) -> None:
+async def _read_ranges(
+    lowers: Sequence[tuple[Cluster, View]], open_upper: OpenUpper, patience: float
+) -> None:
     """Read whether Services can have upper addresses; clusters that do not answer are reported by other rows."""
     with contextlib.suppress(ConfigError):
-        async with _open_upper(config, patience) as upper:
+        async with open_upper() as upper:
             wanted = await cluster_network.read_ranges(upper)
         for cluster, view in lowers:
             with contextlib.suppress(ConfigError):
@@ -317,13 +350,13 @@ async def _right(client: Client, resource: str, needed: Sequence[Right]) -> fact
 
 
 async def _read_profiles(
-    config: Config, view: View, patience: float, stack: contextlib.AsyncExitStack
+    config: Config, view: View, open_upper: OpenUpper, stack: contextlib.AsyncExitStack
 ) -> None:
     """Add the clusters of ClusterProfiles to ``config``, and the refused ones to the facts."""
     if config.cluster_profiles is None:
         return
     try:
-        upper = await stack.enter_async_context(_open_upper(config, patience))
+        upper = await stack.enter_async_context(open_upper())
         refused = await stack.enter_async_context(profile_clusters.added(config, upper))
         view.put(facts.PROFILES, refused)
     except ConfigError as error:

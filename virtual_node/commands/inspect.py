@@ -20,7 +20,7 @@ from controller_runtime.apimachinery.readable import count
 from controller_runtime.auth import kubeconfig
 from controller_runtime.client.client import Client
 from controller_runtime.errors import ConfigError
-from virtual_node.commands.common import configured, output
+from virtual_node.commands.common import configured, flags, output
 from virtual_node.commands.parsers import inspect as parser
 from virtual_node.config import command_line
 from virtual_node.config.types import Config
@@ -217,7 +217,7 @@ async def _run(
     """
     target = options.history
     in_config_map = inspections.is_config_map(target)
-    async with _opened(config, options.context, options.request_timeout) as opened:
+    async with _opened(config, options) as opened:
         snapshot = await reading.read(opened, limits)
         await configured.add(config, snapshot, opened.upper, opened.lowers)
         result = examine(snapshot, levels=LEVELS, codes=CHECKED)
@@ -239,10 +239,12 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config, context: str, patience: float) -> AsyncIterator[reading.Opened]:
-    agent = "virtual-node-inspect"
+async def _opened(config: Config, options: argparse.Namespace) -> AsyncIterator[reading.Opened]:
+    agent, context, patience = "virtual-node-inspect", options.context, options.request_timeout
     credentials = expiries.of_kubeconfig(UPPER, config.kubeconfig, context=context, in_cluster=True)
-    upper_config = await kubeconfig.load(config.kubeconfig, context=context, server=config.server)
+    upper_config = await kubeconfig.load(
+        config.kubeconfig, context=context, server=config.server, impersonate=flags.impersonation(options)
+    )
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_(cluster: Cluster) -> Client | ConfigError:

@@ -51,6 +51,7 @@ def check() -> Parser:
     )
     output.add_flags(own, "table", *output.DATA)
     output.add_quiet(own)
+    flags.add_impersonation(own)
     flags.add_request_timeout(own)
     command_line.PROGRAM.add_flags(own)
     return own
@@ -236,6 +237,7 @@ def inspect() -> Parser:
         "cluster could not be read",
     )
     add_flag(own, "--context CONTEXT", "context of the upper kubeconfig")
+    flags.add_impersonation(own)
     output.add_flags(own, "table", *output.DATA)
     flags.add_request_timeout(own)
     add_flag(
@@ -373,6 +375,7 @@ def cleanup() -> Parser:
         "hooks at any time",
     )
     add_flag(own, "--kubeconfig FILE", "kubeconfig of the upper cluster")
+    flags.add_impersonation(own)
     add_switch(own, "--no-clusters", "there are no lower clusters: no --config, no --client-kubeconfig")
     add_flag(own, "--webhook-configuration NAME", "name of the webhook configurations to remove first")
     add_flag(

@@ -33,6 +33,7 @@ from controller_runtime.resources import Resource
 from virtual_node.commands.cleanup.lower import LowerCleanup
 from virtual_node.commands.cleanup.upper import UpperCleanup
 from virtual_node.commands.common import connect, output
+from virtual_node.commands.common.flags import impersonation
 from virtual_node.commands.parsers import cleanup as parser
 from virtual_node.config import command_line
 from virtual_node.config.command_line import DaemonSettings
@@ -95,6 +96,7 @@ async def _run(config: Config, own: argparse.Namespace) -> None:
                 cluster="upper",
                 timeout=_ABOVE,
                 in_cluster=True,
+                impersonate=impersonation(own),
             )
         )
         try:
