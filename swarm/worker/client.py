@@ -22,7 +22,8 @@ from typing import Any
 import aiohttp
 
 from swarm.worker import fence
-from swarm.worker.identity import Settings, SetupError
+from swarm.worker.certificates import Certificates
+from swarm.worker.identity import Settings
 from swarm.worker.protocol import Membership, Part, Share, ShareError, compact, join, parse, parse_part
 
 _log = logging.getLogger(__name__)
@@ -83,10 +84,10 @@ async def connected(settings: Settings) -> AsyncIterator[Api]:
     Raises:
         SetupError: a certificate cannot be read.
     """
-    tls = _tls(settings) if settings.api_server.startswith("https:") else True
-    connector = aiohttp.TCPConnector(ssl=tls, limit=0, socket_factory=_socket)
+    certificates = Certificates(settings) if settings.api_server.startswith("https:") else None
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
     async with aiohttp.ClientSession(connector=connector, read_bufsize=_LONGEST_EVENT // 2) as session:
-        yield Api(settings, session)
+        yield Api(settings, session, certificates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class Api:
 
     settings: Settings
     session: aiohttp.ClientSession
+    certificates: Certificates | None = None
+    """None: the API server is reached without TLS."""
 
     async def get(self, path: str) -> Object:
         """Return an object or a list.
@@ -136,7 +139,7 @@ class Api:
         url = f"{self.settings.api_server}{path}&{query}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST, sock_read=_SILENCE)
         async with self.session.get(
-            url, headers=self._headers(), timeout=timeout, allow_redirects=False
+            url, headers=self._headers(), timeout=timeout, allow_redirects=False, ssl=self._tls()
         ) as answer:
             await _check(answer)
             with contextlib.suppress(TimeoutError):
@@ -158,10 +161,14 @@ class Api:
             headers=self._headers(),
             timeout=timeout,
             allow_redirects=False,
+            ssl=self._tls(),
         ) as answer:
             await _check(answer)
             found: Object = await answer.json()
             return found
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        return True if self.certificates is None else self.certificates.current()
 
     def _headers(self) -> dict[str, str]:
         # Read for each request, because the kubelet replaces tokens before they expire.
@@ -177,20 +184,6 @@ async def _check(answer: aiohttp.ClientResponse) -> None:
         except (ValueError, KeyError, TypeError):
             message = text[:200]
         raise RequestError(answer.status, message)
-
-
-def _tls(settings: Settings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None)
-        # As in controller_runtime.tls.pem, which workers cannot import: Kubernetes' own CAs often lack the extensions that
-        # Python >= 3.13 requires, and an intermediate CA is trusted without its root.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        if settings.client_cert_file:
-            context.load_cert_chain(settings.client_cert_file, settings.client_key_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise SetupError(f"certificates cannot be read: {error}") from error
-    return context
 
 
 def _socket(address: Any) -> socket.socket:

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from controller_runtime.tls.pem import TlsMaterial
-from swarm.worker import client as worker
+from swarm.worker import certificates as worker
 from swarm.worker.identity import Settings
 from tests.unit.controller_runtime.loopback import answers, plain_chain, reply, serve
 from virtual_node.examine import path_reading
@@ -37,7 +37,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     "context_of",
     [
         lambda file: TlsMaterial("kubeconfig", file).context(),
-        lambda file: worker._tls(Settings(ca_file=str(file))),
+        lambda file: worker.context(Settings(ca_file=str(file))),
     ],
 )
 async def test_clients_trust_them(context_of: Callable[[Path], ssl.SSLContext], tmp_path: Path) -> None:
