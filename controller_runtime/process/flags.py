@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from controller_runtime.errors import ConfigError
@@ -107,9 +108,84 @@ def add_flag(group: argparse._ActionsContainer, usage: str, help_text: str, **op
     group.add_argument(*flags, metavar=metavar, help=help_text, **{"default": "", **options})
 
 
-def add_switch(group: argparse._ActionsContainer, flags: str, help_text: str) -> None:
-    """Add a flag without a value by its names, such as ``-w --watch``."""
-    group.add_argument(*flags.split(), action="store_true", help=help_text)
+DRY_RUN: Mapping[str, bool] = {"client": True, "server": True, "none": False}
+"""Values of kubectl's and helm's flag ``--dry-run``."""
+
+
+class Switch(argparse.Action):
+    """A flag that is usually given without a value; ``--flag=false`` is as in Go."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        """Create the action; ``words`` are values besides Go's booleans, the other options are those of argparse."""
+        self.words: Mapping[str, bool] = options.pop("words")
+        super().__init__(option_strings, dest, nargs=0, default=False, **options)
+
+    def __call__(self, _parser: Any, namespace: Any, _values: Any, _option: str | None = None) -> None:
+        """Switch the flag on. ``with_switches`` has removed flags that are off."""
+        setattr(namespace, self.dest, True)
+
+
+def add_switch(
+    group: argparse._ActionsContainer,
+    flags: str,
+    help_text: str,
+    *,
+    words: Mapping[str, bool] = MappingProxyType({}),
+) -> None:
+    """Add a flag without a value by its names, such as ``-w --watch``; ``words`` are values besides Go's booleans."""
+    group.add_argument(*flags.split(), action=Switch, words=words, help=help_text)
+
+
+def with_switches(arguments: Sequence[str], known: Mapping[str, argparse.Action]) -> list[str]:
+    """Return arguments in which switches have no value, and other booleans have theirs behind ``=``.
+
+    Go's flags take the value of a boolean only behind ``=``. argparse allows no value for a switch, and takes a following word,
+    such as the name of a pod, as the value of another boolean.
+
+    Args:
+        arguments: of the command line.
+        known: actions of a parser by their flags.
+
+    Raises:
+        argparse.ArgumentTypeError: a switch has another value.
+    """
+    found: list[str] = []
+    for position, word in enumerate(arguments):
+        if word == "--":
+            return [*found, *arguments[position:]]
+        flag, equals, value = word.partition("=")
+        action = known.get(flag)
+        if isinstance(action, Switch) and equals:
+            found += [flag] if _switched(flag, value, action.words) else []
+        elif (
+            action is not None
+            and action.type is boolean
+            and not equals
+            and not _is_boolean(arguments, position + 1)
+        ):
+            found.append(f"{flag}=true")
+        else:
+            found.append(word)
+    return found
+
+
+def _switched(flag: str, value: str, words: Mapping[str, bool]) -> bool:
+    if value in words:
+        return words[value]
+    try:
+        return boolean(value)
+    except argparse.ArgumentTypeError as error:
+        more = f" ({', '.join(words)})" if words else ""
+        raise argparse.ArgumentTypeError(f"{flag}: {error}{more}") from None
+
+
+def _is_boolean(arguments: Sequence[str], position: int) -> bool:
+    """Report whether the argument at a position is a Go boolean. Unlike Go, earlier releases take it as the value of a flag."""
+    try:
+        boolean(arguments[position])
+    except (IndexError, argparse.ArgumentTypeError):
+        return False
+    return True
 
 
 def add_boolean(group: argparse._ActionsContainer, flag: str, *, default: bool, help_text: str) -> None:

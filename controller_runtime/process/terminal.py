@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 
 from controller_runtime.apimachinery import readable
 from controller_runtime.apimachinery.readable import guess
+from controller_runtime.process.flags import with_switches
 
 USAGE_ERROR = 2
 _WIDTH = 100
@@ -110,6 +111,14 @@ class Parser(argparse.ArgumentParser):
         self._set_usage()
         self._given = list(sys.argv[1:] if args is None else args)
         return self.parse_intermixed_args(self._given, namespace)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the parsed arguments, and those that are unknown. Booleans are written as in Go."""
+        try:
+            given = with_switches(sys.argv[1:] if args is None else args, self._option_string_actions)
+        except argparse.ArgumentTypeError as error:
+            self.error(str(error))
+        return super().parse_known_args(given, namespace)
 
     def parse_given(self, args: Sequence[str]) -> argparse.Namespace:
         """Return the parsed arguments; a flag that is not given is None instead of its default."""

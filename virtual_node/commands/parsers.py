@@ -10,6 +10,7 @@ from datetime import timedelta
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.process.flags import (
+    DRY_RUN,
     add_boolean,
     add_duration,
     add_flag,
@@ -298,7 +299,7 @@ def drain() -> Parser:
     )
     _add_target(own)
     flags.add_flags(own)
-    add_switch(own, "--dry-run", "change nothing; list how each pod would move")
+    add_switch(own, "--dry-run", "change nothing; list how each pod would move", words=DRY_RUN)
     add_duration(own, "--timeout", 0.0, "time after which the command stops waiting (0: never)")
     add_duration(own, "--pod-timeout", 300.0, "time in which the replacement of a pod must become Ready (5m)")
     add_switch(
@@ -365,7 +366,12 @@ def cleanup() -> Parser:
         "cluster that does not answer is skipped; what may be left there is printed.",
         exit_codes="0 all that can be removed is removed, 2 usage, or missing rights in the upper cluster",
     )
-    add_switch(own, "--dry-run", "change nothing in any cluster, and print what would be deleted and changed")
+    add_switch(
+        own,
+        "--dry-run",
+        "change nothing in any cluster, and print what would be deleted and changed",
+        words=DRY_RUN,
+    )
     add_flag(own, "--namespace NS", "namespace of the components (none: started by hand)")
     add_flag(own, "--selector SELECTOR", "label selector of their Deployments, which are stopped")
     add_switch(

@@ -17,7 +17,7 @@ import yaml
 
 from controller_runtime.errors import ConfigError, Forbidden
 from controller_runtime.process import terminal
-from controller_runtime.process.flags import add_flag, add_switch, duration
+from controller_runtime.process.flags import DRY_RUN, add_flag, add_switch, duration
 from controller_runtime.process.terminal import Parser
 from virtual_node.commands.common import connect, flags
 from virtual_node.commands.lower_cluster import account as lower_account
@@ -248,7 +248,7 @@ def _add_joining_flags(parser: Parser) -> None:
     add_flag(
         own, "--release NAME", "Helm release (the only one of this chart)", default=None, type=flags.label
     )
-    add_switch(own, "--dry-run", "change nothing, and print what would be done")
+    add_switch(own, "--dry-run", "change nothing, and print what would be done", words=DRY_RUN)
     add_flag(own, "--timeout D", "time limit of each step that waits (5m)", type=duration, default=300.0)
     add_flag(
         own,

@@ -6,6 +6,7 @@ import pytest
 
 from controller_runtime.errors import ConfigError
 from controller_runtime.process import flags
+from controller_runtime.process.terminal import Parser
 
 
 @pytest.mark.parametrize(
@@ -98,3 +99,61 @@ def test_klogs_flags_without_a_usable_value_are_refused(line: str):
 def test_durations_are_formatted_as_in_go(seconds, text):
     """In the spelling that the flag accepts."""
     assert flags.format_duration(seconds) == text
+
+
+def _parser() -> Parser:
+    parser = Parser("program", about="Does something.")
+    flags.add_switch(parser, "-w --watch", "watch")
+    flags.add_switch(parser, "--dry-run", "pretend", words=flags.DRY_RUN)
+    flags.add_boolean(parser, "--elect", default=True, help_text="elect")
+    parser.add_argument("names", nargs="*")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", {}),
+        ("--watch", {"watch": True}),
+        ("-w a", {"watch": True, "names": ["a"]}),
+        ("--watch=true", {"watch": True}),
+        ("-w=T", {"watch": True}),
+        ("--watch=false", {}),
+        ("--dry-run=client", {"dry_run": True}),
+        ("--dry-run=server a", {"dry_run": True, "names": ["a"]}),
+        ("--dry-run=none", {}),
+        ("--dry-run=false", {}),
+        ("--elect=false a", {"elect": False, "names": ["a"]}),
+        ("--elect a", {"names": ["a"]}),
+        ("a --elect", {"names": ["a"]}),
+        ("--elect false a", {"elect": False, "names": ["a"]}),
+        ("--elect -- a", {"names": ["a"]}),
+    ],
+)
+def test_booleans_are_written_as_for_kubectl(words: str, expected: dict[str, object]):
+    """Go's flags take a value only behind ``=``, so the name of a pod after a boolean is no value."""
+    defaults = {"watch": False, "dry_run": False, "elect": True, "names": []}
+    assert vars(_parser().parse_args(words.split())) == {**defaults, **expected}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--watch=maybe", "program: --watch: 'maybe' is neither true nor false; see"),
+        ("--watch=", "program: --watch: '' is neither true nor false; see"),
+        ("--watch=client", "program: --watch: 'client' is neither true nor false; see"),
+        ("--dry-run=all", "program: --dry-run: 'all' is neither true nor false (client, server, none); see"),
+    ],
+)
+def test_other_values_of_a_switch_are_errors(word: str, message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        _parser().parse_args([word])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_arguments_that_another_parser_reads_are_unchanged():
+    """``cleanup`` passes the flags of the daemon on."""
+    found, rest = _parser().parse_known_args(["--dry-run=client", "--other=x", "--more=true"])
+    assert found.dry_run
+    assert rest == ["--other=x", "--more=true"]

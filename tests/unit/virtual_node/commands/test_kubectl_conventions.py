@@ -99,3 +99,15 @@ async def test_a_group_to_impersonate_needs_a_user(person: Person):
     code, _, err = await person.types("status", "--as-group=admins", objects={NODES: []})
     assert code == 2
     assert err == "virtual-node: --as: is missing; --as-group and --as-uid need a user\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "vn --ignore-daemonsets=true --delete-emptydir-data=true --force=true --dry-run=client",
+        "--ignore-daemonsets --dry-run=server vn",
+    ],
+)
+def test_drain_takes_the_flags_of_scripts_for_kubectl(words: str):
+    options = parsers.drain().parse_args(words.split())
+    assert (options.targets, options.dry_run, options.ignore_daemonsets) == (["vn"], True, True)

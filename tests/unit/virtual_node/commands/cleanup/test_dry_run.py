@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Sequence
 from typing import Any
@@ -146,10 +147,25 @@ async def test_missing_objects_are_not_reported():
     assert told == ["upper: Secret system/tls deleted"]
 
 
-@pytest.mark.parametrize("flag", ["--dry-run=client", "--dryrun", "--dry_run"])
+@pytest.mark.parametrize("flag", ["--dry-run=all", "--dryrun", "--dry_run", "--dry-run=clients"])
 def test_a_misspelt_dry_run_does_not_run(flag, monkeypatch):
-    """Also kubectl's form ends before any request."""
+    """It ends before any request."""
     monkeypatch.setattr(command, "_run", None)
     with pytest.raises(SystemExit) as raised:
         command.main(["--no-clusters", flag])
     assert raised.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [("--dry-run", True), ("--dry-run=client", True), ("--dry-run=server", True), ("--dry-run=none", False)],
+)
+def test_the_values_of_kubectls_dry_run_are_known(flag, expected, monkeypatch):
+    given: list[bool] = []
+
+    async def run(_config: object, own: argparse.Namespace) -> None:
+        given.append(own.dry_run)
+
+    monkeypatch.setattr(command, "_run", run)
+    assert command.main(["--no-clusters", flag]) == 0
+    assert given == [expected]
