@@ -201,13 +201,14 @@ def add_duration(group: argparse._ActionsContainer, flag: str, default: float, h
 
 
 def read_text(flag: str, path: str | Path) -> str:
-    """Return the text of a file that a flag names.
+    """Return the text of a file that a flag names, with its own line ends.
 
     Raises:
         ConfigError: the file cannot be read; the message names the flag and the file.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{flag} {path}: {why}") from None

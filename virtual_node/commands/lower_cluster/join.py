@@ -428,10 +428,10 @@ def write_values(options: argparse.Namespace, text: str) -> None:
     """
     if options.dry_run:
         say("values", f"would write {options.values}:")
-        terminal.block(text.removesuffix("\n"))
+        terminal.block("\n".join(text.splitlines()))
         return
     try:
-        Path(options.values).write_text(text, encoding="utf-8")
+        Path(options.values).write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise ConfigError(f"--values {options.values}: {error.strerror}") from None
     say("values", f"{options.values} is changed. Apply it (helm upgrade --values, or commit it), then run this "

@@ -1,11 +1,11 @@
-"""Edits ``virtualNode.clusters`` in the text of a values file; comments and the order of keys stay. Does no IO.
+"""Edits ``virtualNode.clusters`` in the text of a values file; comments, the order of keys and line ends stay. Does no IO.
 
 The edited text is parsed again and compared with the expected values, so unsupported layouts are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -64,7 +64,7 @@ def added(text: str, entry: Mapping[str, Any], *, source: str) -> str:
         lines[first.line : first.line] = [f"{' ' * first.column}clusters:", *_item(entry, first.column + 2)]
     elif not own:
         lines += ["virtualNode:", "  clusters:", *_item(entry, 4)]
-    changed = "\n".join([*lines, ""])
+    changed = _joined(lines, text)
     _compare(changed, helm_release.with_cluster(before, entry), source, "add to", entry)
     return changed
 
@@ -87,7 +87,7 @@ def removed(text: str, name: str, *, source: str) -> str:
         if len(clusters[1].value) == 1:
             key = clusters[0].start_mark
             lines[key.line] = f"{' ' * key.column}clusters: []"
-    changed = "\n".join([*lines, ""])
+    changed = _joined(lines, text)
     _compare(changed, helm_release.without_cluster(before, name), source, "remove from", {"name": name})
     return changed
 
@@ -108,6 +108,11 @@ def _end(node: yaml.Node) -> int:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
     return int(node.end_mark.line + (1 if node.end_mark.column else 0))
+
+
+def _joined(lines: Sequence[str], text: str) -> str:
+    """Return lines with the line ends of a text, so that a version control system shows only the changed lines."""
+    return ("\r\n" if "\r\n" in text else "\n").join([*lines, ""])
 
 
 def _item(entry: Mapping[str, Any], column: int) -> list[str]:

@@ -261,23 +261,29 @@ async def test_an_unmanaged_account_is_refused_before_anything_changes(kind: str
     assert account.conflict(found, body)  # `register` reads it, too
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["Linux", "Windows"])
 @pytest.mark.parametrize("action", ["join", "leave"])
 async def test_values_are_edited_instead_of_an_upgrade(
-    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    action: str, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The release of Argo CD or Flux is not touched; the command prints the next step, and a dry run writes nothing."""
+    """The release of Argo CD or Flux is not touched; the command prints the next step, and a dry run writes nothing.
+
+    The line ends of the file stay.
+    """
     file = tmp_path / "values.yaml"
     options = _joining(values=str(file), release=None, dry_run=True, server="https://10.0.0.1")
     mark = {"annotations": {"virtual-node.io/created-by": "join"}}
     if action == "join":
-        file.write_text("# ours\n", encoding="utf-8")
+        file.write_text("# ours\n", encoding="utf-8", newline=end)
         above, below = _cluster("upper"), _cluster("lower", *_accounts("", None))
         below.objects.append(
             from_dict(thing("ConfigMap", "kube-root-ca.crt", namespace="virtual-node", data={"ca.crt": "c"}))
         )
     else:
         file.write_text(
-            "virtualNode:\n  clusters:\n    - name: tokyo\n      kubeconfig: k  # its own\n", encoding="utf-8"
+            "virtualNode:\n  clusters:\n    - name: tokyo\n      kubeconfig: k  # its own\n",
+            encoding="utf-8",
+            newline=end,
         )
         above, below = (
             _cluster("upper", _secret(**mark), virtual("tokyo")),
@@ -290,7 +296,10 @@ async def test_values_are_edited_instead_of_an_upgrade(
         step: Any = join.Join if action == "join" else leave.Leave
         await step(options, above, below, release).run()
         assert (file.read_text("utf-8") == before) == dry
-    assert "then run this command again" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "then run this command again" in printed
+    assert "?" not in printed
+    assert file.read_bytes().count(b"\r\n") == (file.read_bytes().count(b"\n") if end == "\r\n" else 0)
     left = helm_release.clusters(values_file.parse(file.read_text("utf-8"), source=""))
     assert [one["name"] for one in left] == (["tokyo"] if action == "join" else [])
     assert above.deleted == []

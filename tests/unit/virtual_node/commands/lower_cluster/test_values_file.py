@@ -53,6 +53,17 @@ def test_a_cluster_is_added_and_removed_and_the_rest_stays(text: str):
         assert values_file.removed(text, "paris", source="values.yaml").count("\n") == 8
 
 
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_line_ends_of_windows_stay(text: str):
+    """Otherwise every line differs in version control."""
+    added = values_file.added(text, ENTRY, source="values.yaml")
+    windows = values_file.added(text.replace("\n", "\r\n"), ENTRY, source="values.yaml")
+    if "\n" in text:
+        assert windows == added.replace("\n", "\r\n")
+        removed = values_file.removed(windows, "tokyo", source="values.yaml")
+        assert removed.count("\r\n") == removed.count("\n")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
