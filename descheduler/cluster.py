@@ -93,6 +93,10 @@ class ClusterView:
         nodes = self.open_nodes() if among is None else among
         return movable.admitting(pod.annotations, pod.spec or {}, nodes)
 
+    def open_names_for(self, pod: Object) -> set[str]:
+        """Return the names of ``open_nodes_for``."""
+        return {node.name for node in self.open_nodes_for(pod)}
+
     def alternatives(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
         """Return the other virtual nodes that admit the pod; arguments as in ``open_nodes_for``."""
         here = pod.node_name

@@ -208,8 +208,8 @@ def replacement(
         pod: the old pod from the API server.
         avoid: nodes of the old pod that the replacement must still avoid, each with the time since when.
         node: additional node to avoid from now on; empty: none.
-        usable: names of the ready virtual nodes. If all of them would be avoided, only the latest is avoided,
-            and none if there is only one.
+        usable: names of the open virtual nodes that admit the pod. If all of them would be avoided, only the latest is
+            avoided, and none if there is only one.
         now: wall clock.
         counts: whether to increment ``deschedule-count``.
     """

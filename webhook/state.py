@@ -101,7 +101,8 @@ class State:
             virtual_nodes=virtual,
             namespace=namespace,
             pinned_to=self._pins(pod, namespace, virtual),
-            avoid=self._avoid(pod, namespace),
+            frozen=self._frozen_for(pod, namespace),
+            open_nodes=self._open_nodes(),
         )
 
     def _pins(self, pod: Mapping[str, Any], namespace: str, virtual: Collection[str]) -> list[list[str]]:
@@ -119,16 +120,16 @@ class State:
         volume = self._volumes.store.get(name)
         return volume.to_dict() if volume is not None else None
 
-    def _avoid(self, pod: Mapping[str, Any], namespace: str) -> list[str]:
+    def _frozen_for(self, pod: Mapping[str, Any], namespace: str) -> dict[str, datetime]:
         owner = movable.controller(pod["metadata"])
         if owner is None:
-            return []
+            return {}
         key = node_avoidance.owner_key(namespace, str(owner.get("uid", "")))
         _, nodes = self._remembered().get(key, ("", {}))
-        frozen = node_avoidance.active(nodes, now=self.now(), freeze_period=self.freeze_period)
-        if not frozen:
-            return []
-        return node_avoidance.to_avoid(frozen, [node.name for node in self._nodes.store.list() if node.spec])
+        return node_avoidance.active(nodes, now=self.now(), freeze_period=self.freeze_period)
+
+    def _open_nodes(self) -> list[Object]:
+        return [node for node in self._nodes.store.list() if node.spec]
 
     def _remembered(self) -> dict[str, node_avoidance.Frozen]:
         memory = self._memory.store.get(self._memory_key)
@@ -148,9 +149,13 @@ class State:
 
 
 def _keep_usable(node: Object) -> Object:
-    """Return a node with spec ``usable: true``, or with an empty spec if it is cordoned, not Ready or without places for pods."""
-    usable = movable.has_places(node.status) and not (node.spec or {}).get("unschedulable")
-    return node.with_fields(spec={"usable": True} if usable else {}, status={}).with_only()
+    """Return a node with its labels and taints, or with an empty spec and no labels if it is not open."""
+    spec = node.spec or {}
+    is_deleted = node.metadata.deletion_timestamp is not None
+    if not movable.is_open(spec, node.status, is_deleted=is_deleted):
+        return node.with_fields(spec={}, status={}).with_only()
+    kept = {"isOpen": True, "taints": spec.get("taints") or []}
+    return node.with_fields(spec=kept, status={}).with_only(labels=lambda _key: True)
 
 
 _LONGEST = 253

@@ -322,7 +322,7 @@ class Mover:
             current,
             avoid=node_avoidance.active(noted, now=self.now(), freeze_period=self.freeze_period),
             node=node if request.avoid else "",
-            usable=self.view.open_names(),
+            usable=self.view.open_names_for(pod),
             now=self.now(),
         )
         try:
@@ -364,7 +364,7 @@ class Mover:
         now = self.now()
         noted = node_avoidance.recorded(pod.annotations)
         active = node_avoidance.active(noted, now=now, freeze_period=self.freeze_period)
-        usable = self.view.open_names()
+        usable = self.view.open_names_for(pod)
         gives_way = bool(usable) and not usable - active.keys()
         if not noted:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import statistics
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -31,7 +32,9 @@ class _Knowledge:
         return ""
 
     def surroundings(self, _pod: Any, _namespace: str) -> Surroundings:
-        return Surroundings(virtual_nodes=tuple(f"vn-{number}" for number in range(20)), avoid=("vn-3",))
+        return Surroundings(
+            virtual_nodes=tuple(f"vn-{number}" for number in range(20)), frozen={"vn-3": datetime.now(UTC)}
+        )
 
 
 async def _echo(request: web.Request) -> web.Response:

@@ -18,18 +18,20 @@ scheduler sees none of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from clusterset.model import cluster_selector, names
-from clusterset.model.moving import node_avoidance
+from clusterset.model.moving import movable, node_avoidance
 from clusterset.model.namespace_map import NEVER_MIRRORED
 from clusterset.model.pod import affinity_terms, resource_claims
 from clusterset.model.policy.rules import matches
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.matching import PREFERRED, REQUIRED
+from controller_runtime.objects import Object
 from webhook.mutation import selectors, validation
 from webhook.mutation.validation import MAX_ENTRIES, RefusedError
 
@@ -51,8 +53,10 @@ class Surroundings:
     pinned_to: Sequence[Collection[str]] = ()
     """For each claim of the pod whose volume only some virtual nodes can reach: the names of these virtual
     nodes."""
-    avoid: Collection[str] = ()
-    """Virtual nodes on which the pod's owner recently had unschedulable pods."""
+    frozen: Mapping[str, datetime] = field(default_factory=dict)
+    """Virtual nodes on which the pod's owner recently had unschedulable pods, each with the time since when."""
+    open_nodes: Sequence[Object] = ()
+    """Virtual nodes that are Ready and schedulable, with their labels and taints."""
     require_virtual_node: bool = False
     """Whether pods with moved selectors may run on virtual nodes only, because a real upper node does not
     apply the moved fields."""
@@ -97,7 +101,6 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     ):
         # Only for pods with the default scheduler: a scheduler that the pod names is kept.
         upper["schedulerName"] = surroundings.scheduler_name
-    avoid = () if spec.get("nodeName") else surroundings.avoid
     is_free = not daemon_set and not spec.get("nodeName")
     if is_free:
         upper, selector = _move_anti_affinity(upper, selector, metadata, surroundings)
@@ -107,6 +110,7 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     # Most claims of a pod are in the same lower cluster.
     for nodes in dict.fromkeys(tuple(sorted(nodes)) for nodes in surroundings.pinned_to):
         upper = node_avoidance.require(upper, nodes)
+    avoid = [] if spec.get("nodeName") else _avoided(upper, metadata, surroundings)
     if avoid:
         upper = node_avoidance.avoid(upper, avoid)
     result = dict(pod)
@@ -124,6 +128,14 @@ def mutate(pod: Mapping[str, Any], surroundings: Surroundings) -> dict[str, Any]
     if annotations != (metadata.get("annotations") or {}):
         result["metadata"] = {**metadata, "annotations": annotations}
     return result
+
+
+def _avoided(spec: Mapping[str, Any], metadata: Mapping[str, Any], surroundings: Surroundings) -> list[str]:
+    """Return the virtual nodes that a pod avoids. Of those that admit it, at least one is left."""
+    if not surroundings.frozen:
+        return []
+    candidates = movable.admitting(metadata.get("annotations") or {}, spec, surroundings.open_nodes)
+    return node_avoidance.to_avoid(surroundings.frozen, [node.name for node in candidates])
 
 
 def _move_anti_affinity(

@@ -114,7 +114,7 @@ def to_avoid(frozen: Mapping[str, datetime], candidates: Collection[str]) -> lis
 
     Args:
         frozen: node → time of its active freeze.
-        candidates: the virtual nodes that are Ready, schedulable and have places for pods.
+        candidates: the virtual nodes that are Ready, schedulable, have places for pods, and admit the pod.
     """
     avoided = sorted(frozen)
     if not candidates or any(node not in frozen for node in candidates):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import jsonpatch
@@ -176,10 +177,10 @@ def test_copies_unlimited_toleration_of_author_but_not_own_one(more):
     assert mutate.mutate(once, VIRTUAL) == once
 
 
-@pytest.mark.parametrize("avoid", [(), ("vn-b",)])
-def test_patch_applies_to_null_and_empty_fields(avoid):
+@pytest.mark.parametrize("frozen", [{}, {"vn-b": datetime(2026, 1, 1, tzinfo=UTC)}])
+def test_patch_applies_to_null_and_empty_fields(frozen):
     """A second mutation changes nothing."""
-    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid, require_virtual_node=True)
+    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), frozen=frozen, require_virtual_node=True)
     for written, affinity, selector, tolerations in itertools.product(*EMPTY.values()):
         pod = web_pod({"affinity": affinity, "nodeSelector": selector, "tolerations": tolerations})
         pod["metadata"]["annotations"] = written

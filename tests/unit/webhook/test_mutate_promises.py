@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import jsonpatch
@@ -64,16 +65,16 @@ def test_upper_and_lower_part_together_admit_the_same_nodes(terms, cluster, zone
 @given(
     terms=st.none() | TERMS,
     selector=st.dictionaries(KEYS, st.sampled_from(["1", "2"])),
-    avoid=st.sampled_from([(), ("vn-a",)]),
+    frozen=st.sampled_from([{}, {"vn-a": datetime(2026, 1, 1, tzinfo=UTC)}]),
     tolerations=st.lists(
         st.sampled_from([NOT_READY, PROVIDER, {"key": "x", "operator": "Exists"}]), max_size=3
     ),
 )
-def test_mutation_is_idempotent_and_equals_its_patch(terms, selector, avoid, tolerations):
+def test_mutation_is_idempotent_and_equals_its_patch(terms, selector, frozen, tolerations):
     spec: dict[str, Any] = {"nodeSelector": selector, "tolerations": tolerations}
     if terms:
         spec["affinity"] = requiring(*terms)
-    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), avoid=avoid)
+    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), frozen=frozen)
     pod = web_pod(spec)
     once = mutate.mutate(pod, surroundings)
     assert mutate.mutate(once, surroundings) == once

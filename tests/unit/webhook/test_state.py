@@ -12,7 +12,7 @@ from controller_runtime.objects import from_dict
 from tests import objects
 from tests.fakes.apiserver.client import MemoryClient
 from tests.fakes.apiserver.server import Server
-from webhook.mutation.mutate import Surroundings
+from webhook.mutation.mutate import Surroundings, mutate
 from webhook.state import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,10 +30,10 @@ def test_avoided_nodes_are_those_of_the_owner_in_the_same_namespace(namespace, a
     state._memory.store.put(f"own/{node_avoidance.CONFIG_MAP}", from_dict(MEMORY))
     owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
     pod = {"metadata": {"name": "p", "ownerReferences": owners}, "spec": {}}
-    assert list(state.surroundings(pod, namespace).avoid) == avoided
+    assert list(state.surroundings(pod, namespace).frozen) == avoided
 
 
-@pytest.mark.parametrize(("places", "avoided"), [("", []), ("0", []), ("110", ["a"])])
+@pytest.mark.parametrize(("places", "avoided"), [("", ""), ("0", ""), ("110", "a")])
 def test_a_node_with_only_cordoned_lower_nodes_is_no_alternative_to_a_frozen_one(places, avoided):
     """It is Ready without allocatable pods, so the pod would wait until the freeze ends."""
     client: Any = MemoryClient(Server())
@@ -43,7 +43,8 @@ def test_a_node_with_only_cordoned_lower_nodes_is_no_alternative_to_a_frozen_one
         state._nodes.change("ADDED", state._nodes._transform(from_dict(node)))
     owners = [{"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
     pod = {"metadata": {"name": "p", "ownerReferences": owners}, "spec": {}}
-    assert list(state.surroundings(pod, "tenant").avoid) == avoided
+    annotations = mutate(pod, state.surroundings(pod, "tenant"))["metadata"].get("annotations") or {}
+    assert annotations.get("unschedulable-node", "") == avoided
 
 
 _CLAIM = {"metadata": {"name": "data", "namespace": "tenant", "resourceVersion": "1", "uid": "c"}, "spec": {}}
@@ -108,3 +109,17 @@ def test_a_claim_uses_at_most_two_kilobytes(claim: Any):
 def test_a_volume_without_hosts_is_not_cached():
     """Most volumes of real nodes in a zone: they limit no pod to virtual nodes."""
     assert len(_state(None, _volume({**_HOSTS, "key": "zone"}))._volumes.store) == 0
+
+
+def test_only_open_nodes_can_admit_pods():
+    """They keep labels and taints, which decide whether they admit a pod."""
+    state = _state(None)
+    ready, taint = objects.condition("Ready"), {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+    for name, spec in (("a", {"taints": [taint]}), ("b", {"unschedulable": True}), ("c", {})):
+        metadata = {"name": name, "uid": name, "resourceVersion": "1", "labels": {"zone": name}}
+        status = {"conditions": [ready] if name != "c" else [], "allocatable": {"pods": "1"}}
+        state._nodes.store.put(
+            name, state._nodes._transform(from_dict({"metadata": metadata, "spec": spec, "status": status}))
+        )
+    (usable,) = state.surroundings({"metadata": {"name": "p"}, "spec": {}}, "tenant").open_nodes
+    assert (usable.name, usable.labels, (usable.spec or {})["taints"]) == ("a", {"zone": "a"}, [taint])

@@ -141,8 +141,13 @@ async def test_avoided_node_is_used_again_if_all_others_refuse():
     assert list(frozen(cluster)["default.rs"]["nodes"]) == ["b"]
 
 
-async def test_bare_pod_refused_on_all_nodes_avoids_only_the_last():
-    cluster = cluster_with(pod())
+@pytest.mark.parametrize("nodes", [("a", "b"), ("a", "b", "c")])
+async def test_bare_pod_refused_on_all_nodes_avoids_only_the_last(nodes):
+    """Its tolerations do not admit it on node ``c``."""
+    cluster = cluster_with(pod(), nodes=nodes)
+    if "c" in nodes:
+        taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+        cluster.replace("nodes", "c", spec={**node("c")["spec"], "taints": [taint]})
     process = process_on(cluster)
 
     async def schedule(what: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from clusterset.model import names
+from controller_runtime.objects import from_dict
 from tests.unit.webhook.pods import (
     NOT_READY,
     PROVIDER,
@@ -21,6 +23,8 @@ from tests.unit.webhook.pods import (
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings
 from webhook.mutation.validation import RefusedError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_moves_node_selector_except_ignored_keys():
@@ -181,21 +185,42 @@ def test_denies_invalid_or_contradicting_annotation(text, message):
 
 def test_writes_avoided_nodes_into_annotation():
     """The descheduler reads them when the freeze is over. Affinity alone does not show who added it."""
-    mutated = mutate.mutate(web_pod({}), Surroundings(avoid=["vn-b", "vn-a"]))
+    mutated = mutate.mutate(web_pod({}), Surroundings(frozen={"vn-b": NOW, "vn-a": NOW}))
     assert mutated["metadata"]["annotations"]["unschedulable-node"] == "vn-a,vn-b"
 
 
 def test_adds_volume_affinity_and_avoidance_to_every_term():
     """A pod with a node name gets no avoidance."""
-    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), pinned_to=[["vn-a"]], avoid=["vn-b"])
+    surroundings = Surroundings(virtual_nodes=("vn-a", "vn-b"), pinned_to=[["vn-a"]], frozen={"vn-b": NOW})
     staying = (a_term(an_expression("clusterID", "A")), a_term(an_expression("clusterID", "B")))
     changed = mutate.mutate(web_pod({"affinity": requiring(*staying)}), surroundings)
     terms = changed["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     for term in terms["nodeSelectorTerms"]:
         assert an_expression("kubernetes.io/hostname", "vn-a") in term["matchExpressions"]
         assert an_expression("kubernetes.io/hostname", "vn-b", operator="NotIn") in term["matchExpressions"]
-    placed = mutate.mutate(web_pod({"nodeName": "vn-b"}), Surroundings(avoid=["vn-b"]))
+    placed = mutate.mutate(web_pod({"nodeName": "vn-b"}), Surroundings(frozen={"vn-b": NOW}))
     assert "affinity" not in placed["spec"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "frozen", "avoided"),
+    [("abc", "a", "a"), ("abc", "ab", "b"), ("abcd", "abc", "c"), ("abc", "bc", "b,c"), ("ab", "a", "")],
+)
+def test_avoids_no_more_than_the_last_of_the_nodes_that_admit_the_pod(nodes, frozen, avoided):
+    """The pod is limited to all nodes but the last, and would otherwise stay Pending for the freeze period."""
+    nodes = [f"vn-{name}" for name in nodes]
+    surroundings = Surroundings(
+        virtual_nodes=nodes,
+        pinned_to=[nodes[:-1]],
+        frozen={f"vn-{name}": NOW + timedelta(seconds=ord(name)) for name in frozen},
+        open_nodes=[
+            from_dict({"metadata": {"name": name, "labels": {names.LABEL_HOSTNAME: name}}}) for name in nodes
+        ],
+    )
+    once = mutate.mutate(web_pod({}), surroundings)
+    written = once["metadata"].get("annotations", {}).get("unschedulable-node", "")
+    assert written.replace("vn-", "") == avoided
+    assert mutate.mutate(once, surroundings) == once
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from clusterset.model import cluster_selector
+from controller_runtime.objects import from_dict
 from webhook import server
 from webhook.mutation import mutate
 from webhook.mutation.mutate import Surroundings
@@ -210,7 +212,8 @@ def test_largest_pods_take_no_long_time(pod):
         virtual_nodes={"vn-1", "vn-2", "vn-3"},
         pinned_to=[["vn-1", "vn-2"]] * 1000,
         require_virtual_node=True,
-        avoid=["vn-3"],
+        frozen={"vn-3": datetime.now(UTC)},
+        open_nodes=[from_dict({"metadata": {"name": f"vn-{number}"}}) for number in range(100)],
     )
     review = {"kind": {"kind": "Pod"}, "operation": "CREATE", "object": pod}
     knowledge = Mock(surroundings=Mock(return_value=surroundings))
