@@ -83,16 +83,18 @@ class BriefClient(Verbs):
         requests.check_size(method, path, body)
         target = self.config.path_prefix + with_query(path, options.get("params"))
         retry, loop = Retry(self.config, method, path), asyncio.get_running_loop()
-        seconds = self.timeout if timeout is None else timeout
-        deadline = loop.time() + seconds
+        left = self.timeout if timeout is None else timeout
         while True:
             sent = kubeconfig.merged(await retry.credentials(), options.get("headers"))
             try:
-                async with asyncio.timeout(seconds), self._slots, self._connected() as connected:
-                    response = await connected.send(method, target, self._headers, sent, body)
-                    answer = await self.reader.read(
-                        response, response.next_chunk, f"{method} {path}", held=held
-                    )
+                # The wait for a connection is not counted: many requests take longer together than a single request may.
+                async with self._slots:
+                    deadline = loop.time() + left
+                    async with asyncio.timeout_at(deadline), self._connected() as connected:
+                        response = await connected.send(method, target, self._headers, sent, body)
+                        answer = await self.reader.read(
+                            response, response.next_chunk, f"{method} {path}", held=held
+                        )
             except _BROKEN as error:
                 await held.aclose()
                 if isinstance(error, TimeoutError) or not retry.after_break(is_disconnect=True):
@@ -103,7 +105,7 @@ class BriefClient(Verbs):
                 await held.aclose()
                 failure = errors.error_from_response(response.status, answer, response.headers)
                 await retry.after(failure, left=deadline - loop.time())
-            seconds = max(0.05, deadline - loop.time())
+            left = max(0.05, deadline - loop.time())
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Connection]:

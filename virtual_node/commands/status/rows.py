@@ -247,8 +247,10 @@ async def _answer(reader: Reader, node: str) -> Mapping[str, NodeSummary] | None
     """Return the answer of a virtual node's process, which is empty if the caller may not ask it; None: it does not answer."""
     path = resources.NODES.path(name=node, subresource=f"proxy{PATH}")
     try:
-        found = _decode(await reader.client.request("GET", path, timeout=_TIMEOUT)).nodes
-    except (ApiError, msgspec.DecodeError) as error:
+        # The limit includes the wait for a connection: many silent processes take no longer than a single process.
+        async with asyncio.timeout(_TIMEOUT):
+            found = _decode(await reader.client.request("GET", path)).nodes
+    except (TimeoutError, ApiError, msgspec.DecodeError) as error:
         if isinstance(error, Forbidden) and _REFUSED in error.message:
             reader.missing[PROXY_RIGHT] = None
             return {}

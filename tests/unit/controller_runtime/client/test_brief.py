@@ -67,6 +67,18 @@ async def _talking(
             yield client, server
 
 
+async def test_wait_for_a_connection_does_not_count_as_time_of_the_request(kind: Kind):
+    """A viewer of hundreds of virtual nodes lists the pods of each, and a far server answers a few at a time."""
+
+    async def script(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.1)
+        return reply({"metadata": {"name": "a"}})
+
+    async with _talking(kind, script, timeout=0.4) as (client, _server):
+        found = await asyncio.gather(*(client.get(resources.NODES, "a") for _ in range(24)))
+    assert len(found) == 24
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_requests_share_a_kept_connection(kind: Kind, scheme: str):
     """A handshake takes longer than a small request."""
