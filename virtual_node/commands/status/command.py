@@ -94,7 +94,7 @@ async def _watch(
         before=nodes,
         pods_seen=Need("list", resources.PODS) not in reader.missing,
         leases_seen=_LEASES_RIGHT not in reader.missing,
-        lag_of=lambda node: rows.lag(reader, node.name),
+        lag_of=lambda node: rows.lag(reader, node),
         show=show,
     ).run()
 

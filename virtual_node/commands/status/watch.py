@@ -42,8 +42,8 @@ class StatusWatch:
     """Whether the caller may list pods."""
     leases_seen: bool
     """Whether the caller may list the nodes' Leases."""
-    lag_of: Callable[[Object], Awaitable[Lag | None]]
-    """Returns the lag of a node."""
+    lag_of: Callable[[str], Awaitable[Lag | None]]
+    """Returns the lag of the node with this name."""
     show: Show
     """Called with changed nodes; a deleted node has readiness ``Gone``."""
 
@@ -68,19 +68,33 @@ class StatusWatch:
                 await informer.wait_synced()
             while True:
                 self._dirty.clear()
-                now = {node.name: await self._describe(node, group) for node in self._chosen()}
-                for name in self._pods.keys() - now.keys():
-                    self._tasks.pop(name).cancel()
-                    del self._pods[name]
-                self._print_changes(now)
+                chosen = self._chosen()
+                await self._follow_pods([node.name for node in chosen], group)
+                await self._print_changes({node.name: self._describe(node) for node in chosen})
                 await self._dirty.wait()
                 await asyncio.sleep(_COALESCE)
 
-    def _print_changes(self, now: dict[str, Described]) -> None:
+    async def _follow_pods(self, nodes: Sequence[str], group: asyncio.TaskGroup) -> None:
+        """Watch the pods of these nodes, and of no others; return when they are listed."""
+        for name in self._pods.keys() - set(nodes):
+            self._tasks.pop(name).cancel()
+            del self._pods[name]
+        for name in nodes if self.pods_seen else ():
+            if name not in self._pods:
+                pods = Informer(self.client, resources.PODS, field_selector=f"spec.nodeName={name}")
+                self._wake_on_changes(pods)
+                self._pods[name] = pods
+                self._tasks[name] = group.create_task(pods.run())
+        await asyncio.gather(*(pods.wait_synced() for pods in self._pods.values()))
+
+    async def _print_changes(self, now: dict[str, Described]) -> None:
         before, self._before = self._before, now
         changed = [
             each for name, each in now.items() if _shown_values(each) != _shown_values(before.get(name, {}))
         ]
+        # Only these are asked, and at the same time: a process that has ended answers only after seconds.
+        lags = await asyncio.gather(*(self.lag_of(each["name"]) for each in changed))
+        changed = [{**each, "lag": lag} for each, lag in zip(changed, lags, strict=True)]
         changed += [{**item, "ready": "Gone"} for name, item in before.items() if name not in now]
         if changed:
             self.show(changed)
@@ -89,22 +103,15 @@ class StatusWatch:
         found = [node for node in self._nodes.store.list() if not self.names or node.name in self.names]
         return sorted(found, key=lambda node: node.name)
 
-    async def _describe(self, node: Object, group: asyncio.TaskGroup) -> Described:
-        if self.pods_seen and node.name not in self._pods:
-            pods = Informer(self.client, resources.PODS, field_selector=f"spec.nodeName={node.name}")
-            self._wake_on_changes(pods)
-            self._pods[node.name] = pods
-            self._tasks[node.name] = group.create_task(pods.run())
-            await pods.wait_synced()
+    def _describe(self, node: Object) -> Described:
         lease = self._leases.store.get(f"{names.NODE_LEASES}/{node.name}") if self._leases else None
         bound = self._pods[node.name].store.list() if self.pods_seen else None
-        described = rows.describe(
+        return rows.describe(
             node.to_dict(),
             None if bound is None else summarize(summary_of(pod.to_dict()) for pod in bound),
             None if lease is None else lease.to_dict(),
             now=datetime.now(UTC),
         )
-        return {**described, "lag": await self.lag_of(node)}
 
     def _wake_on_changes(self, informer: Informer) -> None:
         informer.on_change(lambda _: self._dirty.set(), lambda _: self._dirty.set())

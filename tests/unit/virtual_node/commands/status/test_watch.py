@@ -48,7 +48,7 @@ async def test_changes_are_shown_once_and_heartbeats_are_not(monkeypatch: pytest
     monkeypatch.setattr(status_watch, "_COALESCE", 0.01)
     told: asyncio.Queue[Sequence[dict[str, Any]]] = asyncio.Queue()
 
-    async def no_lag(_node: object) -> None:
+    async def no_lag(_node: str) -> None:
         return None
 
     def watch(before: Sequence[dict[str, Any]]) -> asyncio.Task[None]:
@@ -82,6 +82,42 @@ async def test_changes_are_shown_once_and_heartbeats_are_not(monkeypatch: pytest
         assert [one["ready"] for one in await told.get()] == ["False"]
         cluster.happens(NODES, "DELETED", node())
         assert [(one["name"], one["ready"]) for one in await told.get()] == [("vn", "Gone")]
+        task.cancel()
+
+
+async def test_only_processes_of_changed_nodes_are_asked_and_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Processes that have ended would delay each change by seconds per node."""
+    monkeypatch.setattr(status_watch, "_COALESCE", 0.01)
+    told: asyncio.Queue[Sequence[dict[str, Any]]] = asyncio.Queue()
+    asked: list[str] = []
+    gate = asyncio.Event()
+
+    async def silent(node: str) -> None:
+        asked.append(node)
+        if len(asked) == 3:
+            gate.set()
+        await gate.wait()
+
+    cluster = Cluster()
+    cluster.objects[NODES] = [node("vn-a"), node("vn-b"), node("vn-c")]
+    async with (
+        serve(cluster.answer) as server,
+        Client(ConnectionConfig(server.url)) as client,
+        asyncio.timeout(5),
+        asyncio.TaskGroup() as group,
+    ):
+        watch = StatusWatch(
+            client, selector="type=virtual-kubelet", names=(), before=[], pods_seen=False, leases_seen=False,
+            lag_of=silent, show=told.put_nowait,
+        )  # fmt: skip
+        task = group.create_task(watch.run())
+        await told.get()
+        asked.clear()
+        cluster.happens(NODES, "MODIFIED", {**node("vn-b"), "status": conditions("Ready", "False")})
+        await told.get()
+        assert asked == ["vn-b"]
         task.cancel()
 
 
