@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -74,6 +75,18 @@ def decoder(kind: type[T]) -> Callable[[Json], T]:
 decode: Callable[[Json], Any] = decoder(Any)
 """Return the value of a JSON text; raise msgspec.DecodeError if it is invalid. ``objects`` decodes every spec
 and status with it."""
+
+
+def file_text(content: bytes) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with a byte order mark, as YAML permits.
+
+    Windows PowerShell writes UTF-16 for ``kubectl config view --raw > FILE``.
+
+    Raises:
+        UnicodeDecodeError: the content is no such text.
+    """
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8")
 
 
 def convert(document: Any, kind: type[T], *, where: str = "") -> T:

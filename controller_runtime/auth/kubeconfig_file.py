@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller_runtime.apimachinery.decoding import decode_yaml
+from controller_runtime.apimachinery.decoding import decode_yaml, file_text
 from controller_runtime.errors import ConfigError
 
 
@@ -200,8 +200,7 @@ def _parse(path: str, *, must_exist: bool) -> Section | None:
             raise ConfigError(f"kubeconfig {error}") from None
         return None
     try:
-        text = file.read_text(encoding="utf-8")
-        whole = decode_yaml(text)
+        whole = decode_yaml(file_text(file.read_bytes()))
     except FileNotFoundError:
         if must_exist:
             raise ConfigError(f"{where}: no such file") from None

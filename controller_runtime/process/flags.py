@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from controller_runtime.apimachinery.decoding import file_text
 from controller_runtime.errors import ConfigError
 from controller_runtime.process.listening import parse_address
 
@@ -207,8 +208,7 @@ def read_text(flag: str, path: str | Path) -> str:
         ConfigError: the file cannot be read; the message names the flag and the file.
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
-            return file.read()
+        return file_text(Path(path).read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{flag} {path}: {why}") from None

@@ -35,6 +35,12 @@ def test_a_file_that_cannot_be_read_is_named_with_its_flag(tmp_path):
         flags.read_text("--config", tmp_path / "latin")
 
 
+def test_files_of_windows_are_read(tmp_path):
+    """PowerShell's ``helm get values > FILE`` writes UTF-16 with a byte order mark, which Helm reads."""
+    (tmp_path / "values").write_bytes("city: Zürich\r\n".encode("utf-16"))
+    assert flags.read_text("--values", tmp_path / "values") == "city: Zürich\r\n"
+
+
 @pytest.mark.parametrize(
     ("line", "verbosity"),
     [

@@ -164,3 +164,14 @@ async def test_impersonation_override(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     config = await kubeconfig.load(impersonate=flags)
     assert list((await config.headers()).items()) == [("Authorization", "Bearer p"), *headers]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+async def test_reads_files_of_windows(tmp_path: Path, encoding: str) -> None:
+    """PowerShell's ``kubectl config view --raw > FILE`` writes UTF-16 with a byte order mark, which kubectl reads."""
+    text = yaml.safe_dump(whole(cluster={"server": "https://a:1"}, namespace="shop")).replace("\n", "\r\n")
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path = tmp_path / "config"
+    path.write_bytes((mark + text).encode(encoding))
+    config = await kubeconfig.load(str(path))
+    assert (config.server, config.namespace) == ("https://a:1", "shop")
