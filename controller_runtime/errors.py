@@ -98,6 +98,10 @@ class ConnectionFailed(Unavailable):
     """No HTTP answer: the connection was refused, reset or silent, or TLS failed. The cause is chained."""
 
 
+class ResponseTooSlow(ConnectionFailed):
+    """The server's response had begun, but was not complete in time: it is large for the network, or a connection hangs."""
+
+
 class ResponseTooLarge(Unavailable):
     """The server's response exceeds one of our limits, so it was not read or not decoded."""
 

@@ -84,7 +84,9 @@ class BriefClient(Verbs):
         target = self.config.path_prefix + with_query(path, options.get("params"))
         retry, loop = Retry(self.config, method, path), asyncio.get_running_loop()
         left = self.timeout if timeout is None else timeout
+        what = f"{method} {path}"
         while True:
+            response: _Response | None = None
             sent = kubeconfig.merged(await retry.credentials(), options.get("headers"))
             try:
                 # The wait for a connection is not counted: many requests take longer together than a single request may.
@@ -92,11 +94,11 @@ class BriefClient(Verbs):
                     deadline = loop.time() + left
                     async with asyncio.timeout_at(deadline), self._connected() as connected:
                         response = await connected.send(method, target, self._headers, sent, body)
-                        answer = await self.reader.read(
-                            response, response.next_chunk, f"{method} {path}", held=held
-                        )
+                        answer = await self.reader.read(response, response.next_chunk, what, held=held)
             except _BROKEN as error:
                 await held.aclose()
+                if isinstance(error, TimeoutError) and response is not None and response.status < 300:
+                    raise requests.too_slow(self.config, what) from error
                 if isinstance(error, TimeoutError) or not retry.after_break(is_disconnect=True):
                     raise self._failure(error) from error
             else:

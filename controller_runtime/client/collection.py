@@ -10,7 +10,7 @@ from typing import Generic, TypedDict, TypeVar
 import msgspec
 
 from controller_runtime.apimachinery.decoding import decode, decoder
-from controller_runtime.errors import Expired, ResponseTooLarge, error_from_status
+from controller_runtime.errors import Expired, ResponseTooLarge, ResponseTooSlow, error_from_status
 from controller_runtime.objects import Fields, Object, WatchEvent, assemble
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ _MOST = 10_000
 """Maximum pages of a list, because a server could return continue tokens without end."""
 _QUICK, _PAUSE = 200, 0.05
 _SMALLER = 5
-"""The page size is divided by this after a page that exceeds a limit: 500, 100, 20, 4, 1."""
+"""The page size is divided by this after a page that exceeds a limit or its time: 500, 100, 20, 4, 1."""
 
 
 def decode_list(raw: bytes, *, api_version: str = "", kind: str = "") -> tuple[Iterator[Object], ListMeta]:
@@ -140,7 +140,7 @@ class ListPages:
     """The requests of one list.
 
     When a continue token expires (410), the complete list is read once without pages. A page that exceeds a
-    response limit is requested again with fewer objects.
+    response limit, or that a slow network does not deliver in time, is requested again with fewer objects.
 
     Attributes:
         params: the query of the next request.
@@ -170,7 +170,7 @@ class ListPages:
                 self.restart(error)
                 items = []
                 continue
-            except ResponseTooLarge as error:
+            except (ResponseTooLarge, ResponseTooSlow) as error:
                 self.shrink(error)
                 continue
             items += found
@@ -209,11 +209,11 @@ class ListPages:
         self._expired = error
         self.params = self._query
 
-    def shrink(self, error: ResponseTooLarge) -> None:
+    def shrink(self, error: ResponseTooLarge | ResponseTooSlow) -> None:
         """Set ``params`` for the same page with fewer objects.
 
         Raises:
-            ResponseTooLarge: the given error, if the page has a single object.
+            ResponseTooLarge, ResponseTooSlow: the given error, if the page has a single object.
             Expired: the complete list is too large, and its pages expire faster than they can be read.
         """
         if self._size == 1:
@@ -221,6 +221,9 @@ class ListPages:
         if "limit" not in self.params and self._expired is not None:
             raise self._expired from error
         self._size = max(1, (self._size or SIZE) // _SMALLER)
+        if isinstance(error, ResponseTooSlow):
+            # The network stays slow, and each attempt takes the whole time of a request.
+            self._most = self._size
         self.params = {**self.params, "limit": str(self._size)}
 
 

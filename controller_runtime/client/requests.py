@@ -13,7 +13,14 @@ from urllib.parse import quote, urlencode
 
 from controller_runtime.apimachinery.translation_budget import LARGEST_BODY
 from controller_runtime.auth.kubeconfig import ConnectionConfig
-from controller_runtime.errors import ApiError, ProxyError, RequestTooLarge, TooManyRequests, Unauthorized
+from controller_runtime.errors import (
+    ApiError,
+    ProxyError,
+    RequestTooLarge,
+    ResponseTooSlow,
+    TooManyRequests,
+    Unauthorized,
+)
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 CONNECT_TIMEOUT = 10.0
@@ -80,6 +87,11 @@ def headers_of(user_agent: str) -> dict[str, str]:
 def field_manager(user_agent: str) -> str:
     """Return our name in managedFields, as part of a URL: the part of the user agent before a slash."""
     return quote(user_agent.partition("/")[0], safe="")
+
+
+def too_slow(config: ConnectionConfig, what: str) -> ResponseTooSlow:
+    """Return the error for a response that had begun, but was not complete in time."""
+    return ResponseTooSlow(f"{config.server}: the response to {what} was not complete in time")
 
 
 class Retry:

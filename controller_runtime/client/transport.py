@@ -44,6 +44,7 @@ from controller_runtime.client.requests import CONNECT_TIMEOUT, Params, RequestO
 from controller_runtime.errors import (
     ConnectionFailed,
     ResponseTooLarge,
+    ResponseTooSlow,
     without_frames,
 )
 from controller_runtime.util import event_loop, rate_limiter
@@ -226,7 +227,7 @@ class Transport:
                         **pool.options,
                     ) as response:
                         answer = await self._read_body(response, f"{method} {url.path}", held=held)
-            except (asyncio.CancelledError, ResponseTooLarge):
+            except (asyncio.CancelledError, ResponseTooLarge, ResponseTooSlow):
                 # A cancellation is usually the timeout of a caller: count it, so that a server that hangs
                 # appears in the metrics.
                 self._metrics.count(verb, 0)
@@ -315,7 +316,12 @@ class Transport:
     async def _read_body(
         self, response: aiohttp.ClientResponse, what: str, *, held: contextlib.AsyncExitStack
     ) -> bytes:
-        return await self.reader.read(response, partial(next_chunk, response), what, held=held)
+        try:
+            return await self.reader.read(response, partial(next_chunk, response), what, held=held)
+        except TimeoutError as error:
+            if response.status >= 300:
+                raise
+            raise requests.too_slow(self.config, what) from error
 
     def _broke(self, verb: str, retry: Retry, error: Exception) -> None:
         """Count a request without an answer; raise the error for it unless it may be sent again."""

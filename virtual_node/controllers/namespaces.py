@@ -30,6 +30,7 @@ from controller_runtime.errors import (
     Forbidden,
     NotFound,
     ResponseTooLarge,
+    ResponseTooSlow,
     Unavailable,
     is_namespace_gone,
 )
@@ -435,7 +436,7 @@ class Leftovers:
         while True:
             try:
                 page = await self._get(resource.path(namespace=namespace), pages.params)
-            except ResponseTooLarge as error:
+            except (ResponseTooLarge, ResponseTooSlow) as error:
                 pages.shrink(error)
                 continue
             except NotFound:

@@ -79,6 +79,34 @@ async def test_wait_for_a_connection_does_not_count_as_time_of_the_request(kind:
     assert len(found) == 24
 
 
+async def test_a_slow_network_delivers_a_list_in_smaller_pages(kind: Kind):
+    """500 objects take longer than a request may."""
+    asked: list[int] = []
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        begin, size = int(request.query.get("continue", 0)), int(request.query["limit"])
+        asked.append(size)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        end = min(600, begin + size)
+        token = str(end) if end < 600 else ""
+        await response.write(
+            b'{"metadata":{"resourceVersion":"1","continue":"%s"},"items":[' % token.encode()
+        )
+        for number in range(begin, end, 20):
+            names = range(number, min(end, number + 20))
+            items = b",".join(b'{"metadata":{"name":"n%d"}}' % name for name in names)
+            await response.write((b"," if number > begin else b"") + items)
+            await asyncio.sleep(0.03)
+        await response.write(b"]}")
+        return response
+
+    async with _talking(kind, script, timeout=0.5) as (client, _server):
+        found = await client.list(resources.NODES)
+    assert [node.name for node in found.items] == [f"n{number}" for number in range(600)]
+    assert asked == [500] + [100] * 6
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_requests_share_a_kept_connection(kind: Kind, scheme: str):
     """A handshake takes longer than a small request."""
