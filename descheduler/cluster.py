@@ -79,10 +79,6 @@ class ClusterView:
         """Return the virtual nodes for which ``is_open`` holds."""
         return [node for node in self.virtual_nodes() if is_open(node)]
 
-    def open_names(self) -> set[str]:
-        """Return the names of ``open_nodes``."""
-        return {node.name for node in self.open_nodes()}
-
     def open_nodes_for(self, pod: Object, among: Sequence[Object] | None = None) -> list[Object]:
         """Return the open nodes that the pod's own selector, affinity and tolerations allow.
 

@@ -390,7 +390,7 @@ class Mover:
         thawed = (
             node_avoidance.avoided_names(pod.annotations) - self.memory.frozen(pods.owner_key(pod)).keys()
         )
-        if not thawed & self.view.open_names() or self.why_not_movable(pod) or self.options.dry_run:
+        if not thawed & self.view.open_names_for(pod) or self.why_not_movable(pod) or self.options.dry_run:
             return None
         # Wait, because the webhook's replicas may receive the change later than this process.
         rest = max(_FRESH - (self.now() - pods.created(pod)).total_seconds(), self._pause_left(pod))

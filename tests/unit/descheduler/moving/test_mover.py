@@ -201,6 +201,23 @@ async def test_evicts_pending_owned_pod_only_after_freeze_period():
     assert names_of(cluster) == []
 
 
+async def test_pending_owned_pod_stays_if_the_avoided_node_does_not_admit_it():
+    """Another pod of its StatefulSet was refused on ``a``, and its own volume is in the cluster of ``b``."""
+    cluster = cluster_with(pod(owner="rs"))
+    process = process_on(cluster)
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    async with process.running():
+        await asyncio.sleep(THRESHOLD + 5)
+        waiting = pod(
+            "p1", owner="rs", on="", spec={"affinity": affinity}, annotations={"unschedulable-node": "a"}
+        )
+        cluster.put("pods", waiting)
+        await asyncio.sleep(600)
+    assert names_of(cluster) == ["p1"]
+
+
 async def test_retries_eviction_until_disruption_budget_allows_it():
     cluster = cluster_with(pod(owner="rs"))
     cluster.budget_denies = True
