@@ -185,11 +185,7 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
                     raise
                 break
             unanswered_since = None
-            annotations: dict[str, Any] = ((node or {}).get("metadata") or {}).get("annotations") or {}
-            if drain.requested(annotations) is None:
-                raise ConfigError(f"the drain of {name} was cancelled, because its annotation was removed")
-            status = drain.status_of(annotations)
-            statuses.pop(name, None)
+            status = _status(name, node, statuses.pop(name, None))
             if status is not None:
                 statuses[name] = status
                 line = _line(name, status)
@@ -202,6 +198,22 @@ async def _follow(client: Client, wanted: Sequence[str], statuses: dict[str, Sta
         if len(statuses) == len(wanted) and all(status.is_over for status in statuses.values()):
             return
         await asyncio.sleep(_POLL)
+
+
+def _status(name: str, node: Json | None, last: Status | None) -> Status | None:
+    """Return the status of a node's drain, or the last one if the node was deleted when it was drained.
+
+    Raises:
+        ConfigError: the node was deleted earlier, or its drain was cancelled.
+    """
+    if node is None:
+        if last is not None and last.is_complete:
+            return last
+        raise ConfigError(f"node {name} was deleted before it was drained")
+    annotations: dict[str, Any] = node["metadata"].get("annotations") or {}
+    if drain.requested(annotations) is None:
+        raise ConfigError(f"the drain of {name} was cancelled, because its annotation was removed")
+    return drain.status_of(annotations)
 
 
 def _line(name: str, status: Status) -> str:

@@ -12,7 +12,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.moving import drain
 from clusterset.model.moving.drain import PodState, Status
-from controller_runtime.errors import ApiError, ConnectionFailed, TooManyRequests
+from controller_runtime.errors import ApiError, ConfigError, ConnectionFailed, NotFound, TooManyRequests
 from virtual_node.commands import drain as command
 
 pytestmark = pytest.mark.looptime
@@ -41,6 +41,25 @@ async def test_says_once_why_no_status_may_come(capsys: pytest.CaptureFixture[st
     await following
     assert statuses["a"].is_complete
     assert capsys.readouterr().err.startswith("node/a: 0 moved")
+
+
+async def test_a_deleted_node_ends_the_command_only_if_it_is_not_drained(monkeypatch: pytest.MonkeyPatch):
+    """Such as a cluster that leaves the configuration while the other nodes are being drained."""
+    client: Any = Nodes()
+    answers = client.get
+
+    async def only_b(_: Any, name: str) -> Any:
+        if name == "b":
+            return await answers()
+        raise NotFound("nodes a not found", code=404)
+
+    monkeypatch.setattr(client, "get", only_b)
+    with pytest.raises(ConfigError, match=r"^node a was deleted before it was drained$"):
+        await command._follow(client, ["a", "b"], {})
+    client.annotations[names.ANNOTATION_DRAIN_STATUS] = json.dumps({"request": "{}"})
+    statuses = {"a": Status(request="{}", moved=3)}
+    await command._follow(client, ["a", "b"], statuses)
+    assert all(status.is_complete for status in statuses.values())
 
 
 async def test_names_pod_with_long_grace_period(capsys: pytest.CaptureFixture[str]):
