@@ -386,11 +386,12 @@ class Mover:
         return None
 
     async def _release_owned(self, pod: Object) -> float | None:
-        """Evict a controller's pod, so that it is replaced, if an avoided node is usable and no longer frozen."""
-        thawed = (
-            node_avoidance.avoided_names(pod.annotations) - self.memory.frozen(pods.owner_key(pod)).keys()
-        )
-        if not thawed & self.view.open_names_for(pod) or self.why_not_movable(pod) or self.options.dry_run:
+        """Evict a controller's pod, so that it is replaced, for an avoided node that is no longer frozen, or if no other is left."""
+        avoided, usable = node_avoidance.avoided_names(pod.annotations), self.view.open_names_for(pod)
+        free = usable & avoided - self.memory.frozen(pods.owner_key(pod)).keys()
+        if usable and usable <= avoided:
+            free = usable  # no other node is left, so the webhook lets the successor use these
+        if not free or self.why_not_movable(pod) or self.options.dry_run:
             return None
         # Wait, because the webhook's replicas may receive the change later than this process.
         rest = max(_FRESH - (self.now() - pods.created(pod)).total_seconds(), self._pause_left(pod))
@@ -403,7 +404,7 @@ class Mover:
         except TooManyRequests as error:
             return max(error.retry_after or 0.0, self._budget_backoff.when(pod.uid))
         self._note_release(pod)
-        self.recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(thawed))} again")
+        self.recorder.event(pod, "Normal", "Rescheduled", f"May use {', '.join(sorted(free))} again")
         return None
 
     def _pause_left(self, pod: Object) -> float:

@@ -25,6 +25,7 @@ from controller_runtime.process.flags import duration
 from controller_runtime.process.settings import Positive, Setting
 from controller_runtime.workqueue.controller import Result
 from descheduler import pods
+from descheduler.cluster import is_open
 from descheduler.moving.move_reports import Move
 from descheduler.strategies.base import BY_FLAGS, Context, Params, PodQueue, Strategy
 
@@ -144,7 +145,8 @@ class Unschedulable(Strategy):
             view.pods.on_change(self._pod_changed),
             view.nodes.add_handler(
                 on_add=lambda _node, _initial: self._nodes_changed(),
-                on_update=lambda old, new: self._nodes_changed() if view.matters(old, new) else None,
+                on_update=self._node_updated,
+                on_delete=lambda _node: self._thawed(),
             ),
             self.context.mover.memory.subscribed(self._thawed),
         ):
@@ -194,6 +196,12 @@ class Unschedulable(Strategy):
             self.context.mover.waiting.settle(self.name, pod)
         if is_stuck or pods.has_avoidance(pod):
             self.controller.enqueue(pod.key)
+
+    def _node_updated(self, old: Object, new: Object) -> None:
+        if self.context.view.matters(old, new):
+            self._nodes_changed()
+        elif is_open(old) and not is_open(new):
+            self._thawed()  # a pod may avoid all nodes that are left
 
     def _nodes_changed(self) -> None:
         self.controller.requeue_waiting()

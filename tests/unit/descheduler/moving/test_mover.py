@@ -188,6 +188,31 @@ async def test_recreates_pending_bare_pod_without_expired_avoidance():
     assert "virtual-node.io/unschedulable-nodes" not in found["metadata"]["annotations"]
 
 
+@pytest.mark.parametrize("owner", ["", "rs"])
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_pending_pod_may_return_when_the_last_other_node_closes(owner, is_deleted):
+    """Otherwise it would wait for the end of the freeze period with no node that it may use."""
+    cluster = cluster_with(pod(owner=owner))
+    process = process_on(cluster)
+    async with process.running():
+        await asyncio.sleep(THRESHOLD + 5)
+        waiting = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+        if owner:
+            cluster.put("pods", pod("p1", owner=owner, on="", annotations={"unschedulable-node": "a"}))
+        else:
+            cluster.replace("pods", "default/p", status=waiting)
+        await asyncio.sleep(60)
+        if is_deleted:
+            cluster.delete("nodes", "b")
+        else:
+            cluster.replace("nodes", "b", spec={**node("b")["spec"], "unschedulable": True})
+        await asyncio.sleep(15)
+    if owner:
+        assert names_of(cluster) == []
+    else:
+        assert "affinity" not in cluster.all("pods")[0]["spec"]
+
+
 async def test_evicts_pending_owned_pod_only_after_freeze_period():
     cluster = cluster_with(pod(owner="rs"))
     process = process_on(cluster)
