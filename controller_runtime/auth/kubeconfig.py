@@ -11,6 +11,7 @@ import os
 import ssl
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,18 +68,19 @@ async def load(
         in_cluster: whether to use the pod's service account if there is no path, $KUBECONFIG or
             ~/.kube/config.
         server: overrides the server's URL, as kubectl's ``--server``; empty: that of the kubeconfig.
-        impersonate: fields ``as``, ``as-groups`` and ``as-uid``, which replace those of the kubeconfig's user, as
-            kubectl's flags; empty: those of the kubeconfig.
+        impersonate: fields ``as``, ``as-groups`` and ``as-uid``. Each replaces that of the kubeconfig's user, as kubectl's
+            flags do.
 
     Raises:
         ConfigError: names the file, the field and what is wrong with it.
     """
     found = _find(path, context=context)
-    flags = Section("flags", impersonate, Path()) if impersonate else None
+    flags = Section("flags", impersonate, Path())
     if found is not None:
-        config = _from_context(found, server=server, impersonation=headers_of(flags or found.user))
+        user = replace(found.user, values={**found.user.values, **impersonate})
+        config = _from_context(found, server=server, impersonation=headers_of(user))
     elif in_cluster and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        config = _from_pod(server=server, impersonation=headers_of(flags) if flags else {})
+        config = _from_pod(server=server, impersonation=headers_of(flags))
     elif server and not context:
         config = ConnectionConfig(
             server,

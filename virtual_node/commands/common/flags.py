@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from clusterset.model.namespace_map import DNS_LABEL
-from controller_runtime.errors import ConfigError
 from controller_runtime.process.flags import add_flag, duration
 
 TIMEOUT = 10.0
@@ -39,17 +38,10 @@ def add_impersonation(parser: argparse.ArgumentParser) -> None:
 
 
 def impersonation(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a kubeconfig's user that ``--as``, ``--as-group`` and ``--as-uid`` set; empty for other commands.
-
-    Raises:
-        ConfigError: a group or UID is given without a user.
-    """
+    """Return the fields of a kubeconfig's user that ``--as``, ``--as-group`` and ``--as-uid`` set; empty for other commands."""
     given = vars(options)
     fields = {name: given.get(attribute) for name, attribute in _IMPERSONATION.items()}
-    fields = {name: value for name, value in fields.items() if value}
-    if fields and "as" not in fields:
-        raise ConfigError("--as: is missing; --as-group and --as-uid need a user")
-    return fields
+    return {name: value for name, value in fields.items() if value}
 
 
 def label(text: str) -> str:

@@ -98,7 +98,7 @@ async def test_helm_cannot_impersonate_a_uid(person: Person, action: str):
 async def test_a_group_to_impersonate_needs_a_user(person: Person):
     code, _, err = await person.types("status", "--as-group=admins", objects={NODES: []})
     assert code == 2
-    assert err == "virtual-node: --as: is missing; --as-group and --as-uid need a user\n"
+    assert err.endswith("user.as: is missing; as-uid, as-groups and as-user-extra need a user\n")
 
 
 @pytest.mark.parametrize(

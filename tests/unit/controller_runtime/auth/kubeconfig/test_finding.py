@@ -152,18 +152,33 @@ async def test_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await kubeconfig.load(path)).proxy_url is None
 
 
-async def test_impersonation_override(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--as`` replaces the whole impersonation of the kubeconfig, and works in a pod, too."""
-    flags = {"as": "alice", "as-groups": ["a", "b"]}
-    headers = [("Impersonate-User", "alice"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b")]
-    user = {"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["admins"]}
-    config = await kubeconfig.load(write(tmp_path / "k", whole(user=user)), impersonate=flags)
-    assert list((await config.headers()).items()) == [("Authorization", "Bearer t"), *headers]
+@pytest.mark.parametrize(
+    ("flags", "user", "uid", "groups"),
+    [
+        ({}, "jane", "7", ["admins"]),
+        ({"as": "alice"}, "alice", "7", ["admins"]),
+        ({"as": "alice", "as-groups": ["a", "b"]}, "alice", "7", ["a", "b"]),
+        ({"as-groups": ["a"]}, "jane", "7", ["a"]),
+        ({"as": "alice", "as-uid": "8"}, "alice", "8", ["admins"]),
+    ],
+)
+async def test_impersonation_override(tmp_path: Path, flags, user, uid, groups) -> None:
+    """Each flag replaces its field of the kubeconfig only. Seen in the headers of kubectl."""
+    body = whole(user={"token": "t", "as": "jane", "as-uid": "7", "as-groups": ["admins"]})
+    config = await kubeconfig.load(write(tmp_path / "k", body), impersonate=flags)
+    headers = await config.headers()
+    assert (headers["Impersonate-User"], headers["Impersonate-Uid"]) == (user, uid)
+    assert [value for name, value in headers.items() if name == "Impersonate-Group"] == groups
+
+
+async def test_impersonation_in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "account").mkdir()
     (tmp_path / "account/token").write_text("p")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    config = await kubeconfig.load(impersonate=flags)
-    assert list((await config.headers()).items()) == [("Authorization", "Bearer p"), *headers]
+    config = await kubeconfig.load(impersonate={"as": "alice", "as-groups": ["a"]})
+    assert list((await config.headers()).items()) == [
+        ("Authorization", "Bearer p"), ("Impersonate-User", "alice"), ("Impersonate-Group", "a"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
