@@ -16,8 +16,12 @@ _SCHEDULING = (
     *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName"),
     *("resources", "runtimeClassName", "priorityClassName", "hostNetwork"),
 )
-_PER_CONTAINER = ("resources", "restartPolicy", "ports")
-"""Fields of a container that a scheduler reads: requests, whether it is a sidecar, host ports."""
+_PER_CONTAINER = ("restartPolicy", "ports")
+"""Fields of a container that a scheduler reads beside its resources: whether it is a sidecar, host ports."""
+_RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+_RESTRICTED_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""Security contexts that each Pod Security standard allows. The lower namespace has the labels of the upper one, and ``restricted``
+refuses containers without them. https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"""
 
 
 def binder_pod(
@@ -26,7 +30,7 @@ def binder_pod(
     """Return the placeholder of a pod that waits for its claims.
 
     For the lower scheduler it is like the pod: same selectors, resources (including sidecars and init
-    containers), host ports and claims. It runs none of the pod's programs.
+    containers, but without devices of ResourceClaims), host ports and claims. It runs none of the pod's programs.
 
     Args:
         lower_pod: the lower pod that waits; it has not been created yet.
@@ -39,14 +43,8 @@ def binder_pod(
     spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
     for kind in ("containers", "initContainers"):
         if kind in above:
-            spec[kind] = [
-                {
-                    "name": container["name"],
-                    "image": image,
-                    **{field: container[field] for field in _PER_CONTAINER if field in container},
-                }
-                for container in above[kind]
-            ]
+            spec[kind] = [_container(container, image) for container in above[kind]]
+    spec["securityContext"] = dict(_RESTRICTED_POD)
     spec["volumes"] = [
         {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}
         for number, claim in enumerate(claims)
@@ -69,6 +67,21 @@ def binder_pod(
             },
         },
         "spec": spec,
+    }
+
+
+def _container(container: Mapping[str, Any], image: str) -> dict[str, Any]:
+    kept = {field: container[field] for field in _PER_CONTAINER if field in container}
+    # API servers refuse claims of containers that are not claims of the pod.
+    resources = {
+        field: value for field, value in (container.get("resources") or {}).items() if field != "claims"
+    }
+    return {
+        "name": container["name"],
+        "image": image,
+        **({"resources": resources} if resources else {}),
+        **kept,
+        "securityContext": dict(_RESTRICTED_CONTAINER),
     }
 
 

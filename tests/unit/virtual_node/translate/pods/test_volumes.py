@@ -348,9 +348,9 @@ def test_a_placeholder_selects_the_same_node_and_runs_no_code_of_the_pod():
     lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
     body = binder_pod.binder_pod(lower, uid="pod-uid", cluster_id="upper", claims=["data"], image="pause")
     assert body["spec"]["nodeSelector"] == {"disk": "ssd"}
-    assert body["spec"]["containers"] == [
-        {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
-    ]
+    (container,) = body["spec"]["containers"]
+    del container["securityContext"]
+    assert container == {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
     assert body["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "data"}
     assert names.LABEL_NODE not in body["metadata"]["labels"]
     assert names.LABEL_UPPER_UID not in body["metadata"]["labels"]
@@ -373,9 +373,37 @@ def test_a_placeholder_takes_the_same_room_as_the_pod():
     pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
     lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
     spec = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")["spec"]
+    del spec["initContainers"][0]["securityContext"]
     assert spec["initContainers"] == [{**sidecar, "image": "pause"}]
     assert spec["containers"][0]["ports"] == [{"containerPort": 80, "hostPort": 80}]
     assert (spec["resources"], spec["runtimeClassName"]) == ({"requests": {"cpu": "4"}}, "kata")
+
+
+def test_each_pod_security_standard_admits_a_placeholder():
+    """The lower namespace has the labels of the upper one; ``restricted`` refuses containers without these fields."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    pod["spec"]["initContainers"] = [{"name": "setup", "image": "i"}]
+    pod["spec"]["containers"][0]["securityContext"] = {"privileged": True, "runAsUser": 0}
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    spec = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")["spec"]
+    # Without an ID, because OpenShift chooses it.
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_a_placeholder_requests_no_devices_of_resource_claims():
+    """API servers refuse a container that names a claim which the pod does not have, so the volume was never provisioned."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}, "claims": [{"name": "gpu"}]}
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    spec = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")["spec"]
+    assert "resourceClaims" not in spec
+    assert [one["resources"] for one in spec["containers"]] == [{"requests": {"cpu": "1"}}]
 
 
 def test_a_lower_schedulers_first_verdict_is_not_final():
