@@ -13,7 +13,6 @@ share one LIST for some seconds, and only the name of the oldest pod per claim i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from controller_runtime import resources
 from controller_runtime.apimachinery import matching
 from controller_runtime.apimachinery.translation_budget import TooLargeError, TranslationBudget, json_size
 from controller_runtime.client.client import find
-from controller_runtime.errors import AlreadyExists
+from controller_runtime.errors import AlreadyExists, Forbidden, Invalid
 from controller_runtime.objects import Object, ObjectMeta, from_dict
 from controller_runtime.store import Store
 from controller_runtime.util.event_loop import run_apart
@@ -218,16 +217,23 @@ class VolumeBinder:
         return True
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
-        """Create the placeholder; return why the policy or the node pool forbids the pod, empty: neither does."""
+        """Create the placeholder; return why the policy, the node pool or the lower cluster forbids it, empty: none does."""
         body, why = await self._placeholder(consumer, node)
         if why:
             return why
-        with contextlib.suppress(AlreadyExists):
+        try:
             await self.context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
-            self.context.log.info(
-                "placeholder pod created for volumes",
-                pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
-            )
+        except AlreadyExists:
+            return ""
+        except (
+            Forbidden,
+            Invalid,
+        ) as error:  # a quota, Pod Security or a webhook, which would refuse the pod, too
+            return f"it refuses the placeholder pod: {error.message}"
+        self.context.log.info(
+            "placeholder pod created for volumes",
+            pod=f"{consumer['metadata']['namespace']}/{consumer['metadata']['name']}",
+        )
         return ""
 
     async def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:

@@ -191,6 +191,9 @@ class ClaimController:
         try:
             existing = await self._claims.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
+            if not volume and not self._users.of(key):
+                await self._claims.give_back(upper, None, f"it refuses the claim: {error.message}")
+                return None
             message = f"Lower cluster {self.context.name} refused the claim: {error.message}"
             self._claims.record_event(upper_object, "ProvisioningFailed", message)
             return Result(requeue_after=_REFUSED_RETRY)

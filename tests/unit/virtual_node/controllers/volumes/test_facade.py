@@ -16,7 +16,7 @@ from clusterset.config import KNOWN_CONTROLLERS
 from clusterset.model import names
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime import resources
-from controller_runtime.errors import ApiError, Forbidden, Unavailable
+from controller_runtime.errors import ApiError, Forbidden, Invalid, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from controller_runtime.util.rate_limiter import BURST
@@ -311,6 +311,35 @@ async def test_no_volume_is_bound_in_a_lower_cluster_without_room():
         lower.fill("other")
         await asyncio.sleep(100)
         assert len(lower.asked("create", "pods")) == 1
+
+
+@pytest.mark.parametrize("plural", ["pods", "persistentvolumeclaims"])
+@pytest.mark.parametrize("error", [Forbidden, Invalid])
+async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_volume(plural, error):
+    """A quota, Pod Security or a webhook refuses the claim or its placeholder. The claim stayed pinned to the virtual node."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+
+    def refuse(verb: str, asked: str, _key: str) -> ApiError | None:
+        return error("exceeded quota: small") if (verb, asked) == ("create", plural) else None
+
+    lower.fault = refuse
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(60)
+        assert len(lower.asked("create", plural)) == 1
+        ((reason, message),) = scene.scene.events
+        assert reason == "ProvisioningFailed"
+        assert "exceeded quota: small" in message
+        left = lower.find("persistentvolumeclaims", KEY)
+        assert left is None or left["metadata"].get("deletionTimestamp")
+        annotations = upper.the("persistentvolumeclaims", KEY)["metadata"].get("annotations") or {}
+        assert names.ANNOTATION_SELECTED_NODE not in annotations
 
 
 async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
