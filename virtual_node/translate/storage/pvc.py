@@ -85,6 +85,9 @@ def lower_claim(
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
+    elif above.get("selector"):
+        # Without it, the lower cluster would bind any volume of the class. It selects labels of lower volumes.
+        spec["selector"] = above["selector"]
     metadata = _metadata(upper, rules)
     labels = {**metadata["labels"], **ownership_labels(owner, upper["metadata"]["uid"])}
     return {

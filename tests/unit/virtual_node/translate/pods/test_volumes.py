@@ -68,7 +68,7 @@ def _pod(*pod_volumes: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_lower_claim_has_the_same_requests_and_the_lower_class():
-    """Binding annotations, the selected node and label selectors stay in the upper cluster."""
+    """Binding annotations and the selected node stay in the upper cluster, as the selector of a bound claim does."""
     lower = claims.lower_claim(
         _claim(), namespace="u-shop", owner=OWNER, storage_class="slow", volume_name="pv-1"
     )
@@ -86,6 +86,13 @@ def test_a_lower_claim_has_the_same_requests_and_the_lower_class():
         "storageClassName": "slow",
         "volumeName": "pv-1",
     }
+
+
+def test_an_unbound_lower_claim_selects_the_same_volumes():
+    """The lower cluster bound any free volume of the class, also one with the data of another program."""
+    lower = claims.lower_claim(_claim(), namespace="n", owner=OWNER, storage_class=None)
+    assert lower["spec"]["selector"] == {"matchLabels": {"a": "b"}}
+    assert "volumeName" not in lower["spec"]
 
 
 def test_without_a_class_the_lower_default_applies():
