@@ -213,6 +213,16 @@ def _selected_keys(entry: Mapping[str, Any]) -> Iterator[str]:
         yield from entry.get(name) or ()
 
 
+def selected_keys(spec: Mapping[str, Any]) -> set[str]:
+    """Return the label keys by which the affinity terms and spread constraints of a pod select pods, perhaps the pod itself."""
+    terms = [entry.get("podAffinityTerm") or entry for *_, entry in _entries(spec.get("affinity") or {})]
+    return {
+        key
+        for entry in (*terms, *(spec.get("topologySpreadConstraints") or ()))
+        for key in _selected_keys(entry)
+    }
+
+
 def _is_about_others(term: Mapping[str, Any]) -> bool:
     """Report whether a term names or selects namespaces; otherwise it is about the pod's own namespace."""
     return bool(term.get("namespaces")) or term.get("namespaceSelector") is not None

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from clusterset.model import names
+from clusterset.model.pod.affinity_terms import selected_keys
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 
@@ -30,7 +31,9 @@ def binder_pod(
     """Return the placeholder of a pod that waits for its claims.
 
     For the lower scheduler it is like the pod: same selectors, resources (including sidecars and init
-    containers, but without devices of ResourceClaims), host ports and claims. It runs none of the pod's programs.
+    containers, but without devices of ResourceClaims), host ports and claims. It also has the labels by which the terms of
+    such pods select each other. Otherwise the volumes of pods that must not share a node could get the same node, and a
+    pod that requires its own label would find no node. It runs none of the pod's programs.
 
     Args:
         lower_pod: the lower pod that waits; it has not been created yet.
@@ -39,7 +42,8 @@ def binder_pod(
         claims: names of the lower claims.
         image: an image that does nothing. The placeholder is normally deleted before it starts.
     """
-    above = lower_pod["spec"]
+    above, labels = lower_pod["spec"], lower_pod["metadata"].get("labels") or {}
+    selecting = [key for key in sorted(selected_keys(above) & labels.keys()) if not names.is_reserved(key)]
     spec: dict[str, Any] = {field: above[field] for field in _SCHEDULING if field in above}
     for kind in ("containers", "initContainers"):
         if kind in above:
@@ -58,7 +62,11 @@ def binder_pod(
         "metadata": {
             "name": binder_name(uid),
             "namespace": lower_pod["metadata"]["namespace"],
-            "labels": {names.LABEL_UPPER_CLUSTER: cluster_id, LABEL_BINDER_OF: uid},
+            "labels": {
+                **{key: labels[key] for key in selecting},
+                names.LABEL_UPPER_CLUSTER: cluster_id,
+                LABEL_BINDER_OF: uid,
+            },
             "annotations": {
                 ANNOTATION_CLAIMS: ",".join(claims),
                 names.ANNOTATION_UPPER_NAMESPACE: lower_pod["metadata"]["annotations"][

@@ -10,7 +10,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import claim_names
-from controller_runtime.apimachinery import timestamps
+from controller_runtime.apimachinery import matching, timestamps
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.base.view import PodOptions
 from virtual_node.translate.pods import lower_pod
@@ -400,6 +400,45 @@ def test_each_pod_security_standard_admits_a_placeholder():
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+_SELECTS = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": names.LABEL_HOSTNAME}
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {"affinity": {"podAntiAffinity": {matching.REQUIRED: [_SELECTS]}}},
+        {"affinity": {"podAffinity": {matching.REQUIRED: [_SELECTS]}}},
+        {"affinity": {"podAntiAffinity": {matching.PREFERRED: [{"weight": 1, "podAffinityTerm": _SELECTS}]}}},
+        {
+            "topologySpreadConstraints": [
+                {
+                    **_SELECTS,
+                    "maxSkew": 1,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "matchLabelKeys": ["version"],
+                }
+            ]
+        },
+    ],
+    ids=["apart", "together", "preferred", "spread"],
+)
+def test_the_placeholders_of_pods_that_select_each_other_do_so_too(scheduling):
+    """The volumes of two replicas that must not share a node got the same node, so one of them could never start."""
+    pod = _pod({"name": "a", "persistentVolumeClaim": {"claimName": "data"}})
+    pod["metadata"]["labels"] = {"app": "db", "version": "1", "queue": "q"}
+    pod["spec"] |= scheduling
+    lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
+    body = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")
+    labels = body["metadata"]["labels"]
+    version = {"version": "1"} if "topologySpreadConstraints" in scheduling else {}
+    assert labels == {
+        "app": "db",
+        **version,
+        names.LABEL_UPPER_CLUSTER: "upper",
+        binder_pod.LABEL_BINDER_OF: "u",
+    }
 
 
 def test_a_placeholder_requests_no_devices_of_resource_claims():
