@@ -26,6 +26,7 @@ _MOST_REQUIREMENTS = 1000
 _LONGEST_SOURCE = 20_000
 """Maximum characters of the annotation with a volume's source."""
 _POLICY = "persistentVolumeReclaimPolicy"
+_ATTRIBUTES = "volumeAttributesClassName"
 _CARRIED = {
     "accessModes": fields.listed(
         fields.choice("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"), 4
@@ -37,9 +38,7 @@ _CARRIED = {
 _carried = fields.fields(_CARRIED)
 _PUBLISHABLE = ("kubernetes.io/no-provisioner", f"{names.DOMAIN}/")
 """Beginnings of the provisioners that create no volumes in the upper cluster."""
-_NOT_A_SOURCE = frozenset(
-    {*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", "volumeAttributesClassName"}
-)
+_NOT_A_SOURCE = frozenset({*_CARRIED, "claimRef", "nodeAffinity", "storageClassName", _ATTRIBUTES})
 
 
 def mirror_name(cluster: str, volume: str) -> str:
@@ -103,6 +102,9 @@ def upper_volume(
     annotations = {_PROVISIONED_BY: DRIVER, names.ANNOTATION_GLOBAL: "true"}
     if claim is not None:
         spec["claimRef"] = claim_reference(claim)
+        # kube-controller-manager binds no claim to a volume with another class.
+        if attributes := claim["spec"].get(_ATTRIBUTES):
+            spec[_ATTRIBUTES] = attributes
         source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
         annotations[ANNOTATION_SOURCE_OF_VOLUME] = json.dumps(source, sort_keys=True)[:_LONGEST_SOURCE]
     return {
@@ -125,7 +127,8 @@ def is_retained(volume: Mapping[str, Any]) -> bool:
 def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a merge patch for a mirror's capacity, reclaim policy, missing claimRef and metadata; None: nothing differs.
 
-    ``Retain`` stays, because an administrator of the upper cluster may have set it.
+    ``Retain`` stays, because an administrator of the upper cluster may have set it. The VolumeAttributesClass of a bound
+    mirror stays, because changes of the class are not made to the lower volume.
     """
     metadata = {
         field: missing
@@ -140,6 +143,9 @@ def volume_patch(mirror: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[
         and current.get(field) != wanted[field]
         and not (field == _POLICY and is_retained(mirror))
     }
+    is_bound = (mirror.get("status") or {}).get("phase") == "Bound"
+    if _ATTRIBUTES in wanted and _ATTRIBUTES not in current and not is_bound:
+        spec[_ATTRIBUTES] = wanted[_ATTRIBUTES]
     if "claimRef" in wanted and not current.get("claimRef"):
         spec["claimRef"] = wanted["claimRef"]
     return {field: change for field, change in (("metadata", metadata), ("spec", spec)) if change} or None

@@ -28,6 +28,8 @@ _KIND = "PersistentVolumeClaim"
 FINALIZER = f"{names.DOMAIN}/lower-claim"
 PROTECTION = "kubernetes.io/pvc-protection"
 _CARRIED = ("accessModes", "volumeMode", "resources", "dataSource", "dataSourceRef")
+_OF_NEW_VOLUME = ("selector", "volumeAttributesClassName")
+"""Fields by which the lower cluster chooses or provisions a volume: labels of lower volumes, and a class of the same name."""
 _PROGRESS = ("allocatedResources", "allocatedResourceStatuses")
 """Fields of the status with the progress of a resize, by resource."""
 _RESIZE_CONDITIONS = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
@@ -85,9 +87,8 @@ def lower_claim(
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
-    elif above.get("selector"):
-        # Without it, the lower cluster would bind any volume of the class. It selects labels of lower volumes.
-        spec["selector"] = above["selector"]
+    else:
+        spec |= {field: above[field] for field in _OF_NEW_VOLUME if above.get(field)}
     metadata = _metadata(upper, rules)
     labels = {**metadata["labels"], **ownership_labels(owner, upper["metadata"]["uid"])}
     return {

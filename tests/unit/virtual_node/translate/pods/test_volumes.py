@@ -312,6 +312,35 @@ def test_only_mutable_fields_of_a_mirror_are_patched():
     assert pv.volume_patch(_mirror(_claim()), _mirror()) is None
 
 
+def test_a_claim_with_a_class_of_attributes_is_bound():
+    """kube-controller-manager refuses to bind a claim and a volume with different classes, so such claims stayed Pending."""
+    claim = _claim(spec={"volumeAttributesClassName": "gold"})
+    lower = claims.lower_claim(claim, namespace="n", owner=OWNER, storage_class=None)
+    assert lower["spec"]["volumeAttributesClassName"] == "gold"
+    mirror = _mirror(claim)
+    assert mirror["spec"]["volumeAttributesClassName"] == "gold"
+    assert "volumeAttributesClassName" not in _mirror(_claim())["spec"]
+    # The mirror that an earlier release made for a claim that is not bound yet.
+    earlier = _mirror(claim)
+    del earlier["spec"]["volumeAttributesClassName"]
+    assert pv.volume_patch(earlier, mirror) == {"spec": {"volumeAttributesClassName": "gold"}}
+    assert pv.volume_patch(mirror, mirror) is None
+
+
+def test_a_changed_class_of_attributes_is_not_pretended():
+    """It changes nothing on the lower volume, so the mirror keeps what it was bound with."""
+    bound = {**_mirror(_claim()), "status": {"phase": "Bound"}}
+    assert pv.volume_patch(bound, _mirror(_claim(spec={"volumeAttributesClassName": "gold"}))) is None
+    kept = claims.lower_claim(
+        _claim(spec={"volumeAttributesClassName": "gold"}),
+        namespace="n",
+        owner=OWNER,
+        storage_class=None,
+        volume_name="pv-1",
+    )
+    assert "volumeAttributesClassName" not in kept["spec"]
+
+
 def test_nodes_that_reach_a_lower_volume():
     """By its node affinity; without one, all."""
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]}
