@@ -177,21 +177,24 @@ class ClaimController:
         if (full := self.context.cannot_grow(upper_object, None)) is not None:
             self._claims.record_event(upper_object, full.event_reason, full.message)
             return Result(requeue_after=full.again)
-        if not volume and not self._users.of(key):
+        may_move = not volume and not self._users.of(
+            key
+        )  # neither the volume nor a pod is bound to this cluster
+        if may_move:
             refusal = await self._binder.refusal(key, translate.selected_node(upper))
             if refusal is None:
                 return Result(requeue_after=self._waits.when(key))
-            if refusal:
+            if refusal := refusal or self._claims.clone_source_problem(upper):
                 await self._claims.give_back(upper, None, refusal)
                 return None
-        if reason := self._claims.clone_source_problem(upper):
+        elif reason := self._claims.clone_source_problem(upper):
             self._claims.record_event(upper_object, "ProvisioningFailed", reason)
             return Result(requeue_after=_REFUSED_RETRY)
         await self._claims.finalizers(upper, add=(translate.FINALIZER,))
         try:
             existing = await self._claims.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
-            if not volume and not self._users.of(key):
+            if may_move:
                 await self._claims.give_back(upper, None, f"it refuses the claim: {error.message}")
                 return None
             message = f"Lower cluster {self.context.name} refused the claim: {error.message}"

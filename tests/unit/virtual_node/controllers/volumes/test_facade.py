@@ -342,6 +342,25 @@ async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_vo
         assert names.ANNOTATION_SELECTED_NODE not in annotations
 
 
+async def test_another_cluster_can_be_chosen_if_the_source_of_a_clone_is_not_here():
+    """The source is in another lower cluster, which kube-scheduler could not try: the claim stayed pinned to this one."""
+    upper, lower = clusters()
+    body = claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"})
+    body["spec"]["dataSource"] = {"kind": "PersistentVolumeClaim", "name": "elsewhere"}
+    upper.put("persistentvolumeclaims", body)
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    scene = VolumeScene(upper, lower)
+    async with following(scene):
+        await asyncio.sleep(60)
+        ((reason, message),) = scene.scene.events
+        assert reason == "ProvisioningFailed"
+        assert '"elsewhere", which is to be cloned' in message
+        annotations = upper.the("persistentvolumeclaims", KEY)["metadata"].get("annotations") or {}
+        assert names.ANNOTATION_SELECTED_NODE not in annotations
+        assert lower.asked("create", "persistentvolumeclaims") == []
+
+
 async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
     """Otherwise the volume would be unreachable for the pod."""
     upper, lower = clusters()
