@@ -161,8 +161,10 @@ class _Writer:
                 yield {"namespaceSelector": selector, "podSelector": below}
 
     def _is_dns(self, pods: Mapping[str, Any], namespaces: Mapping[str, Any]) -> bool:
+        """Report whether a peer selects the DNS pods of the upper cluster, perhaps among others."""
         labels = self._view.labels_of(NEVER_MIRRORED)
-        return labels is not None and pods == _DNS and compile_selector(namespaces)(labels)
+        selects_pods = compile_selector(pods)(_DNS["matchLabels"])
+        return labels is not None and selects_pods and compile_selector(namespaces)(labels)
 
     def _namespaces(self, selector: Mapping[str, Any], where: str, *, is_dns: bool) -> list[str]:
         """Return the lower names of the upper namespaces that a selector matches."""
@@ -185,8 +187,8 @@ class _Writer:
             found = [name for name, known in labels if known is not None and matches(known)]
             if NEVER_MIRRORED in found and not is_dns:
                 self._note(
-                    f"{where}: pods of {NEVER_MIRRORED} do not run in the lower cluster. For DNS, add podSelector "
-                    "matchLabels k8s-app: kube-dns in an egress rule; for other pods, add an ipBlock"
+                    f"{where}: pods of {NEVER_MIRRORED} do not run in the lower cluster, and only egress to its DNS is "
+                    "allowed. For other pods, add an ipBlock"
                 )
         allowed = (
             [name for name in found if self._view.is_allowed(name)]

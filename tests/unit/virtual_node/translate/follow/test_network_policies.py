@@ -61,6 +61,7 @@ APP = {"matchLabels": {"app": "web"}}
 APP_OURS = {"matchLabels": {"app": "web", **OURS}}
 ANY_OURS = {"matchLabels": OURS}
 DNS = {"matchLabels": {"k8s-app": "kube-dns"}}
+NOT_WEB = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}
 MADE = {"matchLabels": OURS}
 DNS_BELOW = {"namespaceSelector": _named("kube-system"), "podSelector": DNS}
 BLOCK = {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}
@@ -97,6 +98,32 @@ TEAM = {"matchLabels": {"team": "a"}}
             ],
             "",
         ),
+        # These select the DNS pods among others, without which lower pods resolve no names.
+        (
+            "to",
+            [{"namespaceSelector": {}}],
+            [DNS_BELOW, {"namespaceSelector": MADE, "podSelector": ANY_OURS}],
+            "",
+        ),
+        (
+            "to",
+            [{"namespaceSelector": {}, "podSelector": NOT_WEB}],
+            [DNS_BELOW, {"namespaceSelector": MADE, "podSelector": {**NOT_WEB, "matchLabels": OURS}}],
+            "",
+        ),
+        (
+            "to",
+            [{"namespaceSelector": _named("kube-system")}],
+            [DNS_BELOW],
+            "egress[0].to[0]: pods of kube-system do not run",
+        ),
+        (
+            "to",
+            [{"namespaceSelector": {}, "podSelector": APP}],
+            [{"namespaceSelector": MADE, "podSelector": APP_OURS}],
+            "",
+        ),
+        ("to", [{"podSelector": {}}], [{"podSelector": ANY_OURS}], ""),
         ("from", [{"podSelector": {"matchLabels": {"ignored": "x"}}}], None, "podSelector uses ignored"),
         ("from", [{"podSelector": {"matchLabels": {"virtual-pod": "true"}}}], None, "uses virtual-pod"),
         ("from", [{"podSelector": {"matchLabels": {"virtual-node.io/node": "x"}}}], None, "other labels"),
