@@ -117,7 +117,9 @@ class CreationDelays:
 
     async def report_wait(self, upper: Object, record: PodRecord, wait: Wait) -> None:
         """Report what the pod waits for."""
-        status = partial(synthetic_status.pending, reason=wait.reason, message=wait.text)
+        status = partial(
+            synthetic_status.pending, reason=wait.reason, message=wait.text, now=datetime.now(UTC)
+        )
         await self._report(upper, record, wait.reason, wait.text, status)
 
     async def wait_for_predecessor(self, upper: Object, record: PodRecord, existing: Object) -> Result:
@@ -134,8 +136,10 @@ class CreationDelays:
         message = (
             f"Lower cluster {self.context.name} has {what}; it is left alone. Delete or rename one of the two"
         )
-        why = "NameConflict"
-        status = partial(synthetic_status.pending, reason=why, message=message, pod_reason=why)
+        why = synthetic_status.NAME_CONFLICT
+        status = partial(
+            synthetic_status.pending, reason=why, message=message, now=datetime.now(UTC), pod_reason=why
+        )
         await self._report(upper, record, why, message, status)
         return Result(requeue_after=_CONFLICT_RETRY)
 

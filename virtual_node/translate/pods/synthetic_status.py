@@ -27,6 +27,12 @@ LOWER_POD_TERMINATING = "LowerPodTerminating"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 """The kubelet's reason and message for a pod that is active for longer than its activeDeadlineSeconds."""
+NAME_CONFLICT = "NameConflict"
+"""Reason of a pod that waits because an unmanaged lower pod has its name."""
+_REFUSED = "ProviderFailed"
+_POD_REASONS = frozenset({_REFUSED, NAME_CONFLICT})
+"""Reasons in the statuses of pods that have no lower pod yet."""
+_SCHEDULED = "PodScheduled"
 _CONTAINER_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 _READY = ("Ready", "ContainersReady")
 _SIGKILL = 137
@@ -184,17 +190,20 @@ def unresized(
     return {**status, "conditions": [*kept, added]}
 
 
-def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: str = "") -> dict[str, Any]:
+def pending(
+    upper: Mapping[str, Any], *, reason: str, message: str, now: datetime, pod_reason: str = ""
+) -> dict[str, Any]:
     """Return the status of a pod that has no lower pod yet: Pending, with waiting containers unless there are too many.
 
     Args:
         upper: the upper pod.
         reason: why the containers wait, such as CreateContainerConfigError.
         message: why, for users; cut at 1,024 bytes.
+        now: the current time.
         pod_reason: also the reason in the pod's status; empty: only the containers have a reason.
     """
     message = cut(message, _MESSAGE)
-    status = {**(upper.get("status") or {}), "phase": "Pending"}
+    status = {**_without_earlier(upper, now), "phase": "Pending"}
     waiting = {"reason": reason, **({"message": message} if message else {})}
     containers = upper["spec"].get("containers") or ()
     if pod_reason:
@@ -216,6 +225,25 @@ def pending(upper: Mapping[str, Any], *, reason: str, message: str, pod_reason: 
     return status
 
 
+def _without_earlier(upper: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the status of a pod that has no lower pod, without what these functions have reported about earlier causes.
+
+    Programs act on it: the descheduler moves pods that are refused or unschedulable.
+    """
+    status = dict(upper.get("status") or {})
+    if status.get("reason") in _POD_REASONS:
+        del status["reason"]
+        status.pop("message", None)
+    conditions = [one for one in status.get("conditions") or () if one["type"] != names.CONDITION_ADMITTED]
+    scheduled = condition(status, _SCHEDULED)
+    if scheduled.get("status") == "False" and upper["spec"].get("nodeName"):
+        bound = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": timestamps.rfc3339(now)}
+        conditions = [bound if one is scheduled else one for one in conditions]
+    if "conditions" in status:
+        status["conditions"] = conditions
+    return status
+
+
 def unmounted(upper: Mapping[str, Any], *, reason: str, message: str, now: datetime) -> dict[str, Any]:
     """Return the status of a pod that waits for an object which it references: ``pending``, with a kubelet's conditions.
 
@@ -225,11 +253,11 @@ def unmounted(upper: Mapping[str, Any], *, reason: str, message: str, now: datet
         message: as of ``pending``.
         now: the current time.
     """
-    status = pending(upper, reason=reason, message=message)
+    status = pending(upper, reason=reason, message=message, now=now)
     unready = " ".join(container["name"] for container in upper["spec"].get("containers") or ())
     text = f"containers with unready status: [{unready}]"
     for kind in _READY:
-        status = _with_condition(status, kind=kind, reason="ContainersNotReady", message=text, now=now)
+        status = _with_condition(status, upper, kind=kind, reason="ContainersNotReady", message=text, now=now)
     return status
 
 
@@ -242,8 +270,10 @@ def refused(upper: Mapping[str, Any], *, reason: str, message: str, now: datetim
         message: why, for users; cut at 1,024 bytes.
         now: time of the refusal.
     """
-    status = pending(upper, reason="ProviderFailed", message=message, pod_reason="ProviderFailed")
-    return _with_condition(status, kind=names.CONDITION_ADMITTED, reason=reason, message=message, now=now)
+    status = pending(upper, reason=_REFUSED, message=message, pod_reason=_REFUSED, now=now)
+    return _with_condition(
+        status, upper, kind=names.CONDITION_ADMITTED, reason=reason, message=message, now=now
+    )
 
 
 def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> dict[str, Any]:
@@ -254,8 +284,9 @@ def unschedulable(upper: Mapping[str, Any], *, message: str, now: datetime) -> d
         message: why no lower node can run it.
         now: time of the result.
     """
-    status = {**(upper.get("status") or {}), "phase": "Pending"}
-    return _with_condition(status, kind="PodScheduled", reason="Unschedulable", message=message, now=now)
+    status = {**_without_earlier(upper, now), "phase": "Pending"}
+    status.pop("containerStatuses", None)
+    return _with_condition(status, upper, kind=_SCHEDULED, reason="Unschedulable", message=message, now=now)
 
 
 def refusal_reason(reason: str, message: str) -> str:
@@ -272,11 +303,11 @@ def refusal_reason(reason: str, message: str) -> str:
 
 
 def _with_condition(
-    status: dict[str, Any], *, kind: str, reason: str, message: str, now: datetime
+    status: dict[str, Any], upper: Mapping[str, Any], *, kind: str, reason: str, message: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the status with a condition that is False; if it was False before, its transition time is kept."""
+    """Return the status with a condition that is False; if it is False in the upper pod, its transition time is kept."""
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    old = conditions.get(kind) or {}
+    old = condition(upper.get("status"), kind)
     since = old["lastTransitionTime"] if old.get("status") == "False" else timestamps.rfc3339(now)
     conditions[kind] = {
         "type": kind,
