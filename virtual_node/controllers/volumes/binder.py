@@ -194,6 +194,11 @@ class VolumeBinder:
                 return
         await self._remove(placeholder)
 
+    async def abandon(self, key: str) -> None:
+        """Delete the placeholder of a claim for which another node was selected; it would keep the lower claim from being deleted."""
+        if (placeholder := self._of(key)) is not None:
+            await self._remove(placeholder)
+
     async def refusal(self, key: str, node: str) -> str | None:
         """Return why this cluster cannot provide a volume for the pod that waits for a claim.
 

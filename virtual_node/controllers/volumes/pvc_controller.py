@@ -152,6 +152,7 @@ class ClaimController:
                 and lower["metadata"]["labels"].get(names.LABEL_NODE) in self.context.nodes
                 and translate.never_bound(lower)
             ):
+                await self._binder.abandon(key)
                 await self._claims.delete_unbound(lower)
                 await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
             return None

@@ -342,6 +342,27 @@ async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_vo
         assert names.ANNOTATION_SELECTED_NODE not in annotations
 
 
+@pytest.mark.parametrize("chosen", [None, "vn-of-another-cluster"])
+async def test_nothing_is_left_if_another_node_is_selected_while_a_volume_is_awaited(chosen):
+    """kube-controller-manager removes the node of a claim if its Node is deleted. The placeholder kept the lower claim."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(30)
+        assert lower.find("pods", f"shop/{binder_pod.binder_name('u-1')}") is not None
+        annotations = {names.ANNOTATION_SELECTED_NODE: chosen}
+        upper.change("persistentvolumeclaims", KEY, metadata={"annotations": annotations})
+        await asyncio.sleep(30)
+        assert lower.find("pods", f"shop/{binder_pod.binder_name('u-1')}") is None
+        left = lower.find("persistentvolumeclaims", KEY)
+        assert left is None or left["metadata"].get("deletionTimestamp")
+
+
 async def test_another_cluster_can_be_chosen_if_the_source_of_a_clone_is_not_here():
     """The source is in another lower cluster, which kube-scheduler could not try: the claim stayed pinned to this one."""
     upper, lower = clusters()
