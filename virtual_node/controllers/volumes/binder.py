@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -141,6 +141,9 @@ class VolumeBinder:
 
     context: ClusterContext
     caches: VolumeCaches
+    is_guest: Callable[[Object], bool] = lambda _claim: False
+    """Reports whether the volume of an upper claim is on shared storage, and of another cluster. Every lower node reaches it, and
+    its lower claim is created after the pod is bound, so no placeholder uses it."""
 
     def __post_init__(self) -> None:
         """Create without any IO."""
@@ -212,14 +215,20 @@ class VolumeBinder:
         return None if consumer is None else (await self._placeholder(consumer, node))[1]
 
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
-        """Report whether each claim of a pod has a lower claim made for it; a placeholder must use no other claim."""
-        for name in claim_names(consumer):
+        """Report whether each claim of a placeholder has a lower claim made for it; a placeholder must use no other claim."""
+        for name in self._claims_of(consumer):
             key = f"{consumer['metadata']['namespace']}/{name}"
             upper = self.caches.upper_claims.store.get(key)
             lower = self.caches.lower_claims.store.get(self.context.lower_key(key))
             if upper is None or lower is None or lower.labels.get(names.LABEL_UPPER_UID) != upper.uid:
                 return False
         return True
+
+    def _claims_of(self, consumer: dict[str, Any]) -> list[str]:
+        """Return the claims of a pod that its placeholder uses."""
+        namespace, store = consumer["metadata"]["namespace"], self.caches.upper_claims.store
+        found = ((name, store.get(f"{namespace}/{name}")) for name in claim_names(consumer))
+        return [name for name, claim in found if claim is None or not self.is_guest(claim)]
 
     async def _create(self, consumer: dict[str, Any], node: str) -> str:
         """Create the placeholder; return why the policy, the node pool or the lower cluster forbids it, empty: none does."""
@@ -243,14 +252,17 @@ class VolumeBinder:
 
     async def _placeholder(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
         """Return the placeholder of a pod, and why the lower cluster refuses that pod; empty: it does not."""
+        claims = self._claims_of(consumer)
         try:
             return await run_apart(
-                functools.partial(self._translated, consumer, node), size=json_size(consumer)
+                functools.partial(self._translated, consumer, node, claims), size=json_size(consumer)
             )
         except TooLargeError as error:
             return {}, self.context.rules.too_large(error)
 
-    def _translated(self, consumer: dict[str, Any], node: str) -> tuple[dict[str, Any], str]:
+    def _translated(
+        self, consumer: dict[str, Any], node: str, claims: Sequence[str]
+    ) -> tuple[dict[str, Any], str]:
         """Return the result of ``_placeholder``, without IO.
 
         Raises:
@@ -266,7 +278,7 @@ class VolumeBinder:
             lower,
             uid=consumer["metadata"]["uid"],
             cluster_id=self.context.cluster_id,
-            claims=claim_names(consumer),
+            claims=claims,
             image=self.context.config.volumes.binder_image,
         )
         return body, ""

@@ -18,8 +18,8 @@ from tests.background import working
 from tests.fakes.apiserver.storage import Body
 from tests.thorough import seeds
 from tests.unit.virtual_node.controllers.cluster import Cluster
-from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters
-from virtual_node.translate.storage import pvc, shared
+from tests.unit.virtual_node.controllers.pod_controller_setup import CLUSTER, Scene, clusters, pod
+from virtual_node.translate.storage import binder_pod, pvc, shared
 
 pytestmark = pytest.mark.looptime
 
@@ -168,6 +168,28 @@ async def test_a_volume_follows_its_pod_and_returns():
             assert (pair.home.is_below(), pair.users()) == (True, "home")
             await pair.end(pair.home)
         assert pair.home.lower.the("persistentvolumeclaims", "shop/data")["metadata"]["uid"] == "l-1"
+
+
+async def test_a_pod_that_follows_its_volume_can_have_a_new_volume_too():
+    """An ephemeral volume, for example. The pod is bound after that, and the claim in the guest cluster is created after the pod."""
+    pair = Pair()
+    async with pair.running():
+        pair.upper.put("persistentvolumeclaims", {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": "scratch", "namespace": "shop", "uid": "c-2",
+                "annotations": {names.ANNOTATION_SELECTED_NODE: "vn-guest"},
+            },
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"phase": "Pending"},
+        })  # fmt: skip
+        new = {"name": "s", "persistentVolumeClaim": {"claimName": "scratch"}}
+        pair.upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=[*VOLUMES, new]))
+        await asyncio.sleep(60)
+        placeholder = pair.guest.lower.the("pods", f"shop/{binder_pod.binder_name('u-1')}")
+        claims = [one["persistentVolumeClaim"]["claimName"] for one in placeholder["spec"]["volumes"]]
+        assert claims == ["scratch"]  # the storage of the other volume is reached from every lower node
+        assert pair.users() == ""
 
 
 async def test_a_single_writer_waits_until_the_other_cluster_has_stopped():
