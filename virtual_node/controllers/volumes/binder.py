@@ -214,6 +214,13 @@ class VolumeBinder:
         consumer = await self._waiting.oldest(key)
         return None if consumer is None else (await self._placeholder(consumer, node))[1]
 
+    async def beside(self, key: str) -> list[str]:
+        """Return the other claims (namespace/name) of the unbound upper pod that waits for a claim."""
+        consumer = await self._waiting.oldest(key)
+        namespace = key.partition("/")[0]
+        found = [] if consumer is None else [f"{namespace}/{name}" for name in claim_names(consumer)]
+        return [other for other in found if other != key]
+
     def _are_ours(self, consumer: dict[str, Any]) -> bool:
         """Report whether each claim of a placeholder has a lower claim made for it; a placeholder must use no other claim."""
         for name in self._claims_of(consumer):

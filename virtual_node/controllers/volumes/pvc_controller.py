@@ -58,6 +58,8 @@ class ClaimController:
     _users: ClaimUsers = field(default_factory=ClaimUsers)
     _locks: KeyedLocks[str] = field(default_factory=KeyedLocks)
     _orphans: set[str] = field(default_factory=set)
+    _not_here: dict[str, str] = field(default_factory=dict)
+    """By upper claim: why another claim of its pod was given back, so that it must be given back, too."""
     _pace: Pace[str] = field(default_factory=Pace)
     """Limits the writes of each upper claim's status."""
     _waits: ExponentialBackoff = field(
@@ -143,6 +145,10 @@ class ClaimController:
         if upper_object.metadata.deletion_timestamp is not None:
             await self._binder.done(key)  # the placeholder's use blocks the lower claim's deletion
             return await self._deleting(upper, lower)
+        why = self._not_here.pop(key, "")
+        if why and self._may_be_given_back(key, upper, lower):
+            await self._claims.give_back(upper, lower, why)
+            return None
         volume = self._claims.mirrored_volume(upper)
         if lower is None and not self.namespaces.allows_namespace(upper_object.namespace):
             return None
@@ -163,6 +169,11 @@ class ClaimController:
         if refusal:
             self._claims.record_event(upper_object, reason, refusal)
         return await self._bring_up(key, upper, lower)
+
+    def _may_be_given_back(self, key: str, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
+        """Report whether a claim has our virtual node selected, and neither a volume nor a bound pod in this cluster."""
+        is_free = translate.never_bound(upper) and (lower is None or translate.never_bound(lower))
+        return is_free and translate.selected_node(upper) in self.context.nodes and not self._users.of(key)
 
     def _is_ours(self, key: str, upper: dict[str, Any], volume: str) -> bool:
         if upper["spec"].get("volumeName"):
@@ -186,7 +197,7 @@ class ClaimController:
             if refusal is None:
                 return Result(requeue_after=self._waits.when(key))
             if refusal := refusal or self._claims.clone_source_problem(upper):
-                await self._claims.give_back(upper, None, refusal)
+                await self._give_back(key, upper, None, refusal)
                 return None
         elif reason := self._claims.clone_source_problem(upper):
             self._claims.record_event(upper_object, "ProvisioningFailed", reason)
@@ -196,7 +207,7 @@ class ClaimController:
             existing = await self._claims.create_lower(upper, volume_name=volume)
         except (Forbidden, Invalid) as error:
             if may_move:
-                await self._claims.give_back(upper, None, f"it refuses the claim: {error.message}")
+                await self._give_back(key, upper, None, f"it refuses the claim: {error.message}")
                 return None
             message = f"Lower cluster {self.context.name} refused the claim: {error.message}"
             self._claims.record_event(upper_object, "ProvisioningFailed", message)
@@ -226,9 +237,21 @@ class ClaimController:
             return Result(requeue_after=_REFUSED_RETRY)  # no placeholder: the upper pod would be refused
         message = await self._binder.bind(key, translate.selected_node(upper))
         if message:
-            await self._claims.give_back(upper, lower, message)
+            await self._give_back(key, upper, lower, message)
             return None
         return Result(requeue_after=self._waits.when(key))
+
+    async def _give_back(
+        self, key: str, upper: dict[str, Any], lower: dict[str, Any] | None, message: str
+    ) -> None:
+        """Make the upper scheduler choose another node for a claim, and for the other claims of the pod that waits for it.
+
+        kube-scheduler places a pod only on the selected node of each of its claims.
+        """
+        await self._claims.give_back(upper, lower, message)
+        for other in await self._binder.beside(key):
+            self._not_here[other] = message
+            self.controller.queue.add(other)
 
     async def _deleting(self, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
         if translate.FINALIZER not in (upper["metadata"].get("finalizers") or ()):
@@ -250,6 +273,7 @@ class ClaimController:
     async def _vanished(self, key: str, lower: dict[str, Any] | None) -> Result | None:
         self._claims.forget(key)
         self._waits.forget(key)
+        self._not_here.pop(key, None)
         await self._binder.done(key)
         if lower is None:
             self._note_orphan(key, orphaned=False)

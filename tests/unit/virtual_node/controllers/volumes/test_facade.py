@@ -342,6 +342,41 @@ async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_vo
         assert names.ANNOTATION_SELECTED_NODE not in annotations
 
 
+@pytest.mark.parametrize("cause", ["placeholder", "claim", "no node"])
+async def test_all_claims_of_a_pod_are_given_back_together(cause):
+    """One of two claims stayed pinned to the virtual node, so kube-scheduler chose it for the pod again and again."""
+    upper, lower = clusters()
+    for name in ("data", "logs"):
+        body = claim(uid=f"c-{name}", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"})
+        body["metadata"]["name"] = name
+        upper.put("persistentvolumeclaims", body)
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("data", "logs")]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    refused = {"placeholder": ("pods", f"shop/{binder_pod.binder_name('u-1')}")}
+    refused["claim"] = ("persistentvolumeclaims", "shop/logs")
+
+    def refuse(verb: str, plural: str, key: str) -> ApiError | None:
+        return (
+            Forbidden("exceeded quota") if (verb, (plural, key)) == ("create", refused.get(cause)) else None
+        )
+
+    lower.fault = refuse
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        if cause == "no node":
+            condition = {
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }  # fmt: skip
+            lower.change("pods", refused["placeholder"][1], status={"conditions": [condition]})
+        await asyncio.sleep(60)
+        for name in ("data", "logs"):
+            metadata = upper.the("persistentvolumeclaims", f"shop/{name}")["metadata"]
+            assert names.ANNOTATION_SELECTED_NODE not in (metadata.get("annotations") or {})
+            left = lower.find("persistentvolumeclaims", f"shop/{name}")
+            assert left is None or left["metadata"].get("deletionTimestamp")
+
+
 @pytest.mark.parametrize("chosen", [None, "vn-of-another-cluster"])
 async def test_nothing_is_left_if_another_node_is_selected_while_a_volume_is_awaited(chosen):
     """kube-controller-manager removes the node of a claim if its Node is deleted. The placeholder kept the lower claim."""
