@@ -33,7 +33,9 @@ from controller_runtime.util.event_loop import run_apart
 from controller_runtime.util.keyed import KeyedLocks
 from virtual_node.controllers.base.context import INDEX_CLAIM, ClusterContext
 from virtual_node.controllers.base.preconditions import delete_only
+from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.caches import VolumeCaches
+from virtual_node.translate.base import ownership
 from virtual_node.translate.pods import lower_pod
 from virtual_node.translate.storage import binder_pod as translate
 
@@ -141,6 +143,7 @@ class VolumeBinder:
 
     context: ClusterContext
     caches: VolumeCaches
+    namespaces: Namespaces
     is_guest: Callable[[Object], bool] = lambda _claim: False
     """Reports whether the volume of an upper claim is on shared storage, and of another cluster. Every lower node reaches it, and
     its lower claim is created after the pod is bound, so no placeholder uses it."""
@@ -242,8 +245,13 @@ class VolumeBinder:
         body, why = await self._placeholder(consumer, node)
         if why:
             return why
+        namespace = body["metadata"]["namespace"]
         try:
-            await self.context.lower.create(resources.PODS, body, namespace=body["metadata"]["namespace"])
+            with self.namespaces.in_use(namespace):
+                uid = await self.namespaces.uid(namespace)
+                # As for a lower pod. Otherwise a controller of the lower cluster that selects its labels would adopt it.
+                body["metadata"]["ownerReferences"] = [ownership.controller_reference(namespace, uid)]
+                await self.context.lower.create(resources.PODS, body, namespace=namespace)
         except AlreadyExists:
             return ""
         except (

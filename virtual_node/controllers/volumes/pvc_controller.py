@@ -71,7 +71,7 @@ class ClaimController:
         self._claims = ClaimRequests(self.context, self.caches, self.namespaces)
         self._config = self.context.config.volumes
         self._shared = SharedVolumes(self.context, self.caches, self.namespaces, self.pods, self._users)
-        self._binder = VolumeBinder(self.context, self.caches, self._shared.is_guest)
+        self._binder = VolumeBinder(self.context, self.caches, self.namespaces, self._shared.is_guest)
         self.controller = self.context.controller(
             "claims", self.reconcile, workers=_WORKERS, first_delay=0.5, flow=namespace_of
         )

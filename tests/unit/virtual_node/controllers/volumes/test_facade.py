@@ -430,6 +430,8 @@ async def test_a_placeholder_is_kept_off_control_plane_nodes_like_its_pod():
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(30)
         placeholder = lower.the("pods", f"shop/{binder_pod.binder_name('u-1')}")
+        (owner,) = placeholder["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["controller"]) == ("Namespace", True)  # so that nothing adopts it
         assert "DoesNotExist" in json.dumps(placeholder["spec"]["affinity"])
 
 
@@ -761,7 +763,7 @@ async def test_placeholder_is_found_by_each_of_its_claims():
             names.ANNOTATION_UPPER_NAMESPACE: "shop",
         }
         caches.binders.store.put(f"shop/volume-binder-{number}", from_dict(placeholder))
-    binder = VolumeBinder(scene.scene.context, caches)
+    binder = VolumeBinder(scene.scene.context, caches, scene.scene.namespaces)
     with patch.object(Store, "list", side_effect=AssertionError("all placeholders are read")):
         for key, wanted in (("shop/a1", "b-1"), ("shop/b2", "b-2"), ("other/a1", None), ("shop/a1,b1", None)):
             found = binder._of(key)
