@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterset.config import NodeConfig
 from clusterset.model.moving.silence import NO_READY_NODES, UNREACHABLE
-from clusterset.model.names import LABEL_EXCLUDE_BALANCERS
+from clusterset.model.names import LABEL_EXCLUDE_BALANCERS, LABEL_UPPER_UID
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
 from controller_runtime import resources
@@ -21,6 +21,7 @@ from controller_runtime.client.client import PatchType
 from controller_runtime.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from controller_runtime.objects import Object
 from controller_runtime.process.program import version
+from controller_runtime.util.event_loop import Slicer
 from virtual_node import metrics
 from virtual_node.controllers.base.caches import ClusterCaches
 from virtual_node.controllers.base.context import SHORTEST_PAUSE, ClusterContext
@@ -71,7 +72,8 @@ class NodeController:
 
     def __post_init__(self) -> None:
         """Register handlers on the caches."""
-        self.capacity = _followed_capacity(self.config, self.caches, changed=self.refresh)
+        self._followed = FollowedCapacity(self.config, self.caches, self.refresh)
+        self.capacity = self._followed.sums
         self._mine = Informer(
             self.context.upper,
             resources.NODES,
@@ -120,6 +122,7 @@ class NodeController:
         interval = self.context.settings.status_interval
         while True:
             self._dirty.clear()
+            await self._followed.settle()
             try:
                 await self._write(heartbeat=loop.time() - self._written_at >= interval)
             except (ApiError, ConfigError) as error:
@@ -306,39 +309,87 @@ def _taints(node: NodeConfig) -> list[dict[str, str]]:
     return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.taints]
 
 
-def _followed_capacity(node: NodeConfig, caches: ClusterCaches, *, changed: Callable[[], None]) -> Capacity:
-    """Return a virtual node's capacity, which handlers on the informers keep current.
+@dataclass(eq=False, repr=False)
+class FollowedCapacity:
+    """A virtual node's capacity, which handlers on the informers keep current.
 
-    Every change of a lower node or of an unmanaged pod updates its entry and calls ``changed``. The sums are
-    written to the upper cluster at most a few times per second.
+    Every change of a lower node, of an unmanaged pod, or of an own pod on a node that does not count, updates its entry and
+    calls ``changed``. The sums are written to the upper cluster at most a few times per second.
     """
-    capacity = Capacity(
-        node_selector=node.node_selector, reserve=node.capacity.reserve, autoscaling=node.autoscaling
-    )
 
-    def node_changed(lower: Object) -> None:
-        capacity.upsert_node(lower.to_dict())
-        changed()
+    config: NodeConfig
+    caches: ClusterCaches
+    changed: Callable[[], None]
+    _closing: set[str] = field(default_factory=set)
+    """Lower nodes that have stopped to count, and on which own pods are not searched yet."""
 
-    def node_gone(lower: Object) -> None:
-        capacity.remove_node(lower.name)
-        changed()
+    def __post_init__(self) -> None:
+        """Register handlers on the caches."""
+        self.sums = Capacity(
+            node_selector=self.config.node_selector,
+            reserve=self.config.capacity.reserve,
+            autoscaling=self.config.autoscaling,
+        )
+        self.caches.lower_nodes.on_change(self._node_changed, self._node_gone)
+        self.caches.foreign_pods.on_change(self._pod_changed, self._pod_gone)
+        self.caches.pods.lower.on_change(self._own_changed, self._own_gone)
 
-    def pod_changed(pod: Object) -> None:
+    async def settle(self) -> None:
+        """Search the own pods on the nodes that have stopped to count, all in one pass; call it before the sums are read."""
+        pods = self.caches.pods
+        if not self._closing or not all(one.has_synced for one in (pods.lower, *pods.upper.values())):
+            return
+        closing, slicer = self._closing, Slicer()
+        self._closing = set()
+        for pod in pods.lower.store.list():
+            # Handlers have seen what has changed since the list.
+            if pod.node_name in closing and pods.lower.store.get(pod.key) is pod:
+                self._hold(pod)
+            await slicer.tick()
+
+    def _hold(self, pod: Object) -> None:
+        upper = self.caches.pods.upper_of(pod)
+        if upper is None or upper.node_name != self.config.name or is_finished(pod.status):
+            self.sums.release(_upper_uid(pod))
+        else:
+            self.sums.hold(upper.uid, pod.node_name, pod_resources.pod_requests(upper.spec or {}))
+
+    def _node_changed(self, lower: Object) -> None:
+        was_closed = lower.name in self.sums.closed_nodes
+        self.sums.upsert_node(lower.to_dict())
+        if lower.name in self.sums.closed_nodes and not was_closed:
+            self._closing.add(lower.name)
+        self.changed()
+
+    def _node_gone(self, lower: Object) -> None:
+        self.sums.remove_node(lower.name)
+        self.changed()
+
+    def _pod_changed(self, pod: Object) -> None:
         spec = pod.spec or {}
         node_name = spec.get("nodeName", "")
         counts = bool(node_name) and not is_finished(pod.status)
         requests = pod_resources.pod_requests(spec) if counts else {}
-        capacity.upsert_pod(pod.uid, node_name, requests, counts=counts)
-        changed()
+        self.sums.upsert_pod(pod.uid, node_name, requests, counts=counts)
+        self.changed()
 
-    def pod_gone(pod: Object) -> None:
-        capacity.remove_pod(pod.uid)
-        changed()
+    def _pod_gone(self, pod: Object) -> None:
+        self.sums.remove_pod(pod.uid)
+        self.changed()
 
-    caches.lower_nodes.on_change(node_changed, node_gone)
-    caches.foreign_pods.on_change(pod_changed, pod_gone)
-    return capacity
+    def _own_changed(self, pod: Object) -> None:
+        closed = self.sums.closed_nodes
+        if closed and pod.node_name in closed:
+            self._hold(pod)
+            self.changed()
+
+    def _own_gone(self, pod: Object) -> None:
+        if self.sums.release(_upper_uid(pod)):
+            self.changed()
+
+
+def _upper_uid(lower: Object) -> str:
+    return lower.labels.get(LABEL_UPPER_UID, "")
 
 
 @dataclass(eq=False, repr=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from clusterset.model import names
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import condition, is_finished, is_true
 from controller_runtime.apimachinery import quantity, readable
@@ -164,6 +165,11 @@ def _excess_capacity(lower: View, name: str, virtual: VirtualNode, promised: Map
         counts = bool(node_name) and not is_finished(status)
         requests = pod_resources.placed_requests(pod["spec"], status) if counts else {}
         capacity.upsert_pod(pod["metadata"]["uid"], node_name, requests, counts=counts)
+    for pod in lower.of("Pod"):
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        if (metadata.get("labels") or {}).get(names.LABEL_NODE) == name and not is_finished(status):
+            requests = pod_resources.placed_requests(pod["spec"], status)
+            capacity.hold(metadata["uid"], pod["spec"].get("nodeName", ""), requests)
     _, available = capacity.totals()
     too_much = [
         f"{_amount(resource, promised[resource])} (there are {_amount(resource, available.get(resource, '0'))})"

@@ -6,6 +6,10 @@ nodes' allocatable, minus the requests of unmanaged (foreign) pods bound to them
 pods are not subtracted, because the upper scheduler already counts them on the virtual node. Nodes that the lower
 cluster's autoscaler can add are part of both.
 
+If a lower node is cordoned or not Ready, its own pods stay, and the upper scheduler subtracts their requests from the sum of the
+other nodes. So these requests are added to both sums (``hold``): the room that is left is that of the nodes that count. If no
+node counts, both are empty.
+
 An update only computes what changed, because a hostile cluster may have many nodes with many resources. Sums are
 integers, so rounding errors do not accumulate.
 """
@@ -13,7 +17,7 @@ integers, so rounding errors do not accumulate.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +108,10 @@ class Capacity:
         self._nodes: dict[str, _Node] = {}
         self._capacity, self._allocatable = _Total(), _Total()
         """Of the nodes that count."""
+        self._closed: set[str] = set()
+        self._held: dict[str, tuple[str, dict[str, int]]] = {}
+        """Node and requests of each own pod on a node that does not count, by upper uid."""
+        self._held_sum = _Total()
         self._pods: dict[str, tuple[str, dict[str, int]]] = {}
         """Node and requests of each foreign pod, by uid."""
         self._foreign: dict[str, dict[str, int]] = {}
@@ -124,6 +132,31 @@ class Capacity:
     def selected_nodes(self) -> int:
         """Number of lower nodes that the selector matches, ready or not."""
         return len(self._nodes)
+
+    @property
+    def closed_nodes(self) -> Collection[str]:
+        """Names of the selected lower nodes that do not count, also not as nodes that can be added."""
+        return self._closed
+
+    def hold(self, uid: str, node_name: str, requests: Mapping[str, int]) -> None:
+        """Add or update an own pod on one of ``closed_nodes``; nothing happens if its node is another one.
+
+        Args:
+            uid: of the upper pod.
+            node_name: the lower node.
+            requests: those that the upper scheduler counts, in the form that ``pod_requests`` returns.
+        """
+        self.release(uid)
+        if node_name in self._closed:
+            self._held[uid] = node_name, {**requests, PODS: 1}
+            self._held_sum.add(self._held[uid][1], 1)
+
+    def release(self, uid: str) -> bool:
+        """Remove an own pod that has ended; report whether it was held."""
+        if (held := self._held.pop(uid, None)) is None:
+            return False
+        self._held_sum.add(held[1], -1)
+        return True
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return labels, nodeInfo and features of the lower nodes that count, or of all selected ones if none counts."""
@@ -160,6 +193,15 @@ class Capacity:
             foreign=self._foreign.setdefault(name, {}),
         )
         self._count(added, 1)
+        if added.counts or self._shapes(added):
+            self._open(name)
+        else:
+            self._closed.add(name)
+
+    def _open(self, node_name: str) -> None:
+        self._closed.discard(node_name)
+        for uid in [uid for uid, (name, _) in self._held.items() if name == node_name]:
+            self.release(uid)
 
     def _count(self, node: _Node, sign: int) -> None:
         if node.counts:
@@ -178,6 +220,7 @@ class Capacity:
         """Remove a lower node that was deleted or is not selected any more."""
         if (removed := self._nodes.pop(name, None)) is not None:
             self._count(removed, -1)
+            self._open(name)
             if not removed.foreign:
                 del self._foreign[name]
 
@@ -237,18 +280,24 @@ class Capacity:
         for name, text in self._reserve.items():
             if name in allocatable:
                 allocatable[name] = max(0, allocatable[name] - _reserved(name, text, allocatable[name]))
+        if allocatable:
+            # Otherwise no node counts. Programs take a virtual node without allocatable pods for cordoned (``movable.has_places``).
+            for sums in (capacity, allocatable):
+                _add(sums, self._held_sum.sums, 1)
         return _rendered(capacity), _rendered(allocatable)
 
     def _growth(self) -> dict[str, int]:
         # A node that is not Ready counts as one that can be added. Otherwise, the sum would be too low while a new node starts.
         if self._autoscaling is None:
             return {}
-        found = (
-            growth.matching_shapes(self._autoscaling, self._selector, node.facts["labels"])
-            for node in self._nodes.values()
-            if node.counts
-        )
+        found = (self._shapes(node) for node in self._nodes.values() if node.counts)
         return growth.most(self._autoscaling, [shapes for shapes in found if shapes])
+
+    def _shapes(self, node: _Node) -> Sequence[int]:
+        """Return the configured shapes of nodes that can be added which a node has; empty: none."""
+        if self._autoscaling is None:
+            return ()
+        return growth.matching_shapes(self._autoscaling, self._selector, node.facts["labels"])
 
 
 def node_counts(node: Mapping[str, Any]) -> bool:

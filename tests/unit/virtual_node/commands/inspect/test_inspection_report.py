@@ -49,6 +49,18 @@ def test_capacity_names_the_largest_node_and_the_difference():
     assert "8 cpu (largest place 4, 0% not usable)" in usable.message
 
 
+@pytest.mark.parametrize(("cpu", "is_too_much"), [("5", False), ("6", True)])
+def test_own_pods_of_a_cordoned_node_count_as_room_that_is_used(cpu, is_too_much):
+    """The virtual node adds what they use to the sum of the other nodes."""
+    facts = healthy()
+    bodies(facts.lowers[0], "Node")[0]["spec"] = {"unschedulable": True}
+    upper(facts, "Node")["status"]["allocatable"] |= {"cpu": cpu, "memory": "8Gi", "pods": "11"}
+    found = [one.message for one in inspect(facts) if one.check == "capacity"]
+    assert any(
+        "promises more than its lower nodes have: 6 cpu (there are 5 cpu)" in one for one in found
+    ) is (is_too_much)
+
+
 def test_values_of_copies_are_never_shown():
     """A drifted Secret is reported by its keys alone."""
     facts = healthy()

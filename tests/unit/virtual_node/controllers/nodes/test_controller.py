@@ -12,6 +12,7 @@ from clusterset.config import DNSConfig
 from clusterset.model.autoscaling import Autoscaling, Shape, Taint
 from clusterset.model.namespace_map import NamespaceConfig
 from clusterset.model.pod.conditions import condition, is_true
+from controller_runtime import resources
 from tests.background import working
 from tests.unit.virtual_node.controllers.pod_controller_setup import Scene, clusters
 from virtual_node.controllers.nodes import HealthController, NodeController
@@ -96,6 +97,60 @@ async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
         lower.put("nodes", _lower_node(ready=False, is_cordoned=True))
         await asyncio.sleep(10)
         assert condition(upper.the("nodes", "vn")["status"], "Ready")["reason"] == "NoReadyLowerNodes"
+
+
+@pytest.mark.parametrize("closed", [{"is_cordoned": True, "ready": True}, {"ready": False}])
+async def test_own_pods_on_a_cordoned_node_take_no_room_of_the_others(closed):
+    """The upper scheduler subtracted them from the other nodes: it left pods Pending, or preempted others in vain."""
+    upper, lower = clusters()
+    scene = Scene(upper, lower)
+    caches, controller = scene.all_caches, _controller(scene)
+    for name in ("n1", "n2"):
+        lower.put("nodes", _lower_node(ready=True, name=name))
+
+    def allocatable() -> tuple[str, str]:
+        found = upper.the("nodes", "vn")["status"]["allocatable"]
+        return found["cpu"], found["pods"]
+
+    async def running(name: str, *, node: str) -> None:
+        needs = {"requests": {"cpu": "1", "memory": "1Gi"}}
+        scene.bind(name, uid=name, containers=[{"name": "c", "image": "i", "resources": needs}])
+        await asyncio.sleep(5)
+        lower.change("pods", f"shop/{name}", spec={"nodeName": node}, status={"phase": "Running"})
+        await asyncio.sleep(5)
+
+    async with (
+        working(caches.lower_nodes.run()),
+        working(caches.foreign_pods.run()),
+        working(scene.run()),
+        working(controller.run()),
+    ):
+        await running("web", node="n1")
+        await running("other", node="n2")
+        assert allocatable() == ("8", "220")
+        lower.put("nodes", _lower_node(name="n1", **closed))
+        await asyncio.sleep(10)
+        assert allocatable() == ("5", "111")  # 4 CPUs of n2, of which "other" uses one, and that of "web"
+        # The caches show the binding of a pod after the change of the node.
+        await running("late", node="n1")
+        assert allocatable() == ("6", "112")
+        lower.put("nodes", _lower_node(name="n2", **closed))
+        await asyncio.sleep(10)
+        assert not upper.the("nodes", "vn")["status"][
+            "allocatable"
+        ]  # by which programs see that it is closed
+        lower.put("nodes", _lower_node(ready=True, name="n2"))
+        await asyncio.sleep(10)
+        assert allocatable() == ("6", "112")
+        lower.change("pods", "shop/late", status={"phase": "Succeeded"})
+        await upper.delete(resources.PODS, "web", namespace="shop")
+        await asyncio.sleep(5)
+        lower.remove("pods", "shop/web")
+        await asyncio.sleep(10)
+        assert allocatable() == ("4", "110")
+        lower.put("nodes", _lower_node(ready=True, name="n1"))
+        await asyncio.sleep(10)
+        assert allocatable() == ("8", "220")
 
 
 async def test_changed_taints_of_the_configuration_change_the_node():
