@@ -16,6 +16,7 @@ from prometheus_client import Counter
 
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.log import get_logger
+from controller_runtime.process import listening
 from controller_runtime.serving.connections import (
     ConnectionLimits,
     Connections,
@@ -48,6 +49,7 @@ from virtual_node.kubelet.streams.limits import StreamLimits, StreamRegistry
 from virtual_node.kubelet.streams.routes import USER, RunRoutes, StreamRoutes
 
 _BACKLOG = 128
+_ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - the upper apiserver must reach it
 _log = get_logger(component="kubelet")
 REQUESTS = Counter(
     "virtual_node_kubelet_http_requests_total",
@@ -97,7 +99,7 @@ class KubeletServer:
 
     Args:
         backend: The virtual node, which finds pods and clients of the lower cluster.
-        address: Address to listen on; empty: all addresses.
+        address: Address to listen on; empty, ``0.0.0.0`` or ``::``: all addresses, of IPv4 and IPv6, as in a kubelet.
         port: Port to listen on; 0: any free port.
         tls: Server certificate and CA of client certificates; None: plain HTTP, for tests.
         authenticator: Authenticates requests.
@@ -187,7 +189,10 @@ class KubeletServer:
             # Assigned before it listens, because a cancellation in between would otherwise leave the port
             # open until the process exits.
             self._listener = await asyncio.get_running_loop().create_server(
-                self._gate, self._address or None, self._port, backlog=_BACKLOG, start_serving=False
+                self._gate,
+                sock=listening.bind("" if self._address in _ALL_ADDRESSES else self._address, self._port),
+                backlog=_BACKLOG,
+                start_serving=False,
             )
             await self._listener.start_serving()
         except BaseException:
