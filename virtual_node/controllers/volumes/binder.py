@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from clusterset.admission import Refusal
 from clusterset.model import names
+from clusterset.model.autoscaling import MARGIN_SECONDS
 from clusterset.model.pod.conditions import claim_names
 from controller_runtime import resources
 from controller_runtime.apimachinery import matching
@@ -134,7 +135,7 @@ class WaitingPods:
 
 _PATIENCE = 20.0
 """Seconds for which the lower scheduler must report that no node fits before the upper scheduler must choose
-another virtual node for the claim."""
+another virtual node for the claim, unless the lower cluster can add a node."""
 
 
 @dataclass(eq=False, repr=False)
@@ -178,7 +179,7 @@ class VolumeBinder:
                 await self._remove(placeholder)
                 return ""
             message = translate.unschedulable(
-                placeholder.to_dict(), now=datetime.now(UTC), patience=_PATIENCE
+                placeholder.to_dict(), now=datetime.now(UTC), patience=self._patience(node)
             )
             if message:
                 await self._remove(placeholder)
@@ -186,6 +187,12 @@ class VolumeBinder:
         if consumer is None or not self._are_ours(consumer):
             return ""
         return await self._create(consumer, node)
+
+    def _patience(self, node: str) -> float:
+        """Return for how many seconds a placeholder may be unschedulable: as for pods, until a new lower node can be there."""
+        config = self.context.nodes.get(node)
+        growth = config.autoscaling if config is not None else None
+        return _PATIENCE if growth is None else max(_PATIENCE, growth.provision_seconds + MARGIN_SECONDS)
 
     async def done(self, key: str) -> None:
         """Delete the placeholder of a bound or deleted claim, unless the placeholder has another unbound claim."""

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -14,8 +15,10 @@ import pytest
 
 from clusterset.config import KNOWN_CONTROLLERS
 from clusterset.model import names
+from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.namespace_map import NamespaceConfig
 from controller_runtime import resources
+from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ApiError, Forbidden, Invalid, Unavailable
 from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
@@ -340,6 +343,31 @@ async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_vo
         assert left is None or left["metadata"].get("deletionTimestamp")
         annotations = upper.the("persistentvolumeclaims", KEY)["metadata"].get("annotations") or {}
         assert names.ANNOTATION_SELECTED_NODE not in annotations
+
+
+@pytest.mark.parametrize(("seconds", "is_given_back"), [(60, False), (400, True)])
+async def test_a_placeholder_waits_for_a_node_that_the_lower_cluster_adds(seconds, is_given_back):
+    """The claim was given back after 20 s, so a cluster that can grow got no new volumes, unless it was chosen again."""
+    upper, lower = clusters()
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    shape = Shape(name="s", resources={"cpu": "4", "memory": "8Gi"})
+    growth = Autoscaling(max_nodes=3, provision_seconds=300, shapes=[shape])
+    placeholder = f"shop/{binder_pod.binder_name('u-1')}"
+    async with following(VolumeScene(upper, lower, autoscaling=growth)):
+        await asyncio.sleep(10)
+        since = timestamps.rfc3339(datetime.now(UTC) - timedelta(seconds=seconds))
+        condition = {
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1",
+            "lastTransitionTime": since,
+        }  # fmt: skip
+        lower.change("pods", placeholder, status={"conditions": [condition]})
+        await asyncio.sleep(10)
+        assert (lower.find("pods", placeholder) is None) is is_given_back
 
 
 @pytest.mark.parametrize("cause", ["placeholder", "claim", "no node"])
