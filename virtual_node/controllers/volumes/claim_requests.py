@@ -71,12 +71,14 @@ class ClaimRequests:
         storage_class = upper["spec"].get("storageClassName")
         if storage_class:
             storage_class = self.context.config.volumes.storage_classes.get(storage_class, storage_class)
+        volume = self.caches.lower_volumes.store.get(volume_name)
         body = translate.lower_claim(
             upper,
             namespace=namespace,
             owner=owner,
             storage_class=storage_class,
             volume_name=volume_name,
+            attributes_class=pv.attributes_class(volume.spec or {}) if volume is not None else "",
             rules=self.context.rules.policy.of(metadata["namespace"]).metadata,
         )
         if problem := await self.namespaces.ensure(metadata["namespace"], is_for_new_pod=True):

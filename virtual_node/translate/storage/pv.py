@@ -100,11 +100,11 @@ def upper_volume(
     on_nodes = {"key": names.LABEL_HOSTNAME, "operator": "In", "values": sorted(nodes)}
     spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}}
     annotations = {_PROVISIONED_BY: DRIVER, names.ANNOTATION_GLOBAL: "true"}
+    # kube-controller-manager binds no claim to a volume with another class.
+    if attributes := attributes_class(below) if claim is None else claim["spec"].get(_ATTRIBUTES):
+        spec[_ATTRIBUTES] = attributes
     if claim is not None:
         spec["claimRef"] = claim_reference(claim)
-        # kube-controller-manager binds no claim to a volume with another class.
-        if attributes := claim["spec"].get(_ATTRIBUTES):
-            spec[_ATTRIBUTES] = attributes
         source = {key: value for key, value in below.items() if key not in _NOT_A_SOURCE}
         annotations[ANNOTATION_SOURCE_OF_VOLUME] = json.dumps(source, sort_keys=True)[:_LONGEST_SOURCE]
     return {
@@ -117,6 +117,12 @@ def upper_volume(
         },
         "spec": spec,
     }
+
+
+def attributes_class(spec: Mapping[str, Any]) -> str:
+    """Return the VolumeAttributesClass in the spec of a lower volume; empty: it has none, or no valid name."""
+    name = spec.get(_ATTRIBUTES)
+    return str(name) if fields.is_name(name) else ""
 
 
 def is_retained(volume: Mapping[str, Any]) -> bool:

@@ -69,6 +69,7 @@ def lower_claim(
     owner: Owner,
     storage_class: str | None,
     volume_name: str = "",
+    attributes_class: str = "",
     rules: MetadataRules = DEFAULT_RULES,
 ) -> dict[str, Any]:
     """Return the lower claim to create.
@@ -79,6 +80,7 @@ def lower_claim(
         owner: upper cluster and virtual node, for the ownership labels.
         storage_class: the lower StorageClass; None: the lower cluster's default.
         volume_name: the lower volume that the lower claim must be bound to; empty: any.
+        attributes_class: the VolumeAttributesClass of that volume, without which it is not bound; empty: none.
         rules: ``policy.metadata`` for the upper namespace.
     """
     above = upper["spec"]
@@ -87,6 +89,7 @@ def lower_claim(
         spec["storageClassName"] = storage_class
     if volume_name:
         spec["volumeName"] = volume_name
+        spec |= {"volumeAttributesClassName": attributes_class} if attributes_class else {}
     else:
         spec |= {field: above[field] for field in _OF_NEW_VOLUME if above.get(field)}
     metadata = _metadata(upper, rules)

@@ -577,6 +577,20 @@ async def test_kept_data_is_used_again_by_a_claim_that_gets_the_volume(claimed_b
         assert is_taken or "ClaimConflict" in [reason for reason, _ in scene.scene.events]
 
 
+async def test_the_claim_of_a_chosen_volume_has_its_class_of_attributes():
+    """Otherwise the lower cluster does not bind them. The upper claim may ask for another class since."""
+    upper, lower = clusters()
+    upper.put("persistentvolumes", mirror())
+    lower.put("persistentvolumes", objects.volume("pv-1", volumeAttributesClassName="gold"))
+    body = claim(uid="c-1", bound_to=MIRROR, status={"phase": "Bound"}, finalizers=[pvc.FINALIZER])
+    body["spec"]["volumeAttributesClassName"] = "silver"
+    upper.put("persistentvolumeclaims", body)
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        spec = lower.the("persistentvolumeclaims", KEY)["spec"]
+        assert (spec["volumeName"], spec["volumeAttributesClassName"]) == ("pv-1", "gold")
+
+
 @pytest.mark.parametrize("made_for", ["shop", "market"])
 async def test_claim_of_another_upper_namespace_is_no_orphan_of_this_one(made_for):
     """Two upper namespaces have one lower one; the claim of one of them is deleted, the lower claim may be the other's."""

@@ -327,6 +327,24 @@ def test_a_claim_with_a_class_of_attributes_is_bound():
     assert pv.volume_patch(mirror, mirror) is None
 
 
+def test_a_volume_with_a_class_of_attributes_is_bound_to_claims_with_the_class_only():
+    """Those that a lower administrator created in advance, and those that were kept."""
+    free = pv.upper_volume(
+        _volume(volumeAttributesClassName="gold"),
+        cluster="a",
+        cluster_labels={},
+        nodes=["vn"],
+        storage_class="fast",
+        claim=None,
+    )
+    assert free["spec"]["volumeAttributesClassName"] == "gold"
+    lower = claims.lower_claim(
+        _claim(), namespace="n", owner=OWNER, storage_class=None, volume_name="pv-1", attributes_class="gold"
+    )
+    assert lower["spec"]["volumeAttributesClassName"] == "gold"
+    assert pv.attributes_class({"volumeAttributesClassName": "x" * 1000}) == ""
+
+
 def test_a_changed_class_of_attributes_is_not_pretended():
     """It changes nothing on the lower volume, so the mirror keeps what it was bound with."""
     bound = {**_mirror(_claim()), "status": {"phase": "Bound"}}
