@@ -91,12 +91,17 @@ class PodCreator:
     def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created. Repeated calls have no effect."""
         if not self.dependencies.knows(upper.uid):
-            self.dependencies.claim(upper.to_dict(), lower.to_dict())
+            upper_pod = upper.to_dict()
+            self.dependencies.claim(upper_pod, lower.to_dict())
+            if self.volumes is not None:
+                self.volumes.adopt(upper, upper_pod)
 
     def found_at_start(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
         self.dependencies.claim(upper_pod, lower_pod)
+        if self.volumes is not None:
+            self.volumes.adopt(upper, upper_pod)
         mounted = mounted_names(lower_pod.get("spec") or {})
         self.identities.adopt(upper_pod, mounted)
         self.certificates.adopt(upper, mounted)

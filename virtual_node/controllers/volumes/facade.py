@@ -69,6 +69,11 @@ class Volumes:
                 raise Unavailable(f"{informer.name} cannot be read yet: {informer.last_error}")
         return await self._claims.ensure(upper, upper_pod)
 
+    def adopt(self, upper: Object, upper_pod: dict[str, Any]) -> None:
+        """Register a pod, of which an earlier process created the lower pod, as a user of its claims."""
+        if claim_names(upper_pod):
+            self._claims.adopt(upper, upper_pod)
+
     def forget_pod(self, uid: str) -> None:
         """Remove an upper pod that is gone from the users of its claims."""
         self._claims.forget_pod(uid)

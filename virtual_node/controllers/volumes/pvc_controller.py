@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterset.model import names
-from clusterset.model.pod.conditions import claim_names
+from clusterset.model.pod.conditions import claim_names, is_finished
 from controller_runtime.errors import Forbidden, Invalid
 from controller_runtime.objects import Object
 from controller_runtime.store import is_stub
@@ -26,7 +26,13 @@ from controller_runtime.util.keyed import KeyedLocks
 from controller_runtime.util.rate_limiter import ExponentialBackoff, Pace
 from controller_runtime.workqueue.controller import Result
 from virtual_node import metrics
-from virtual_node.controllers.base.context import TOO_LARGE_RETRY, ClusterContext, PodCaches, namespace_of
+from virtual_node.controllers.base.context import (
+    INDEX_CLAIM,
+    TOO_LARGE_RETRY,
+    ClusterContext,
+    PodCaches,
+    namespace_of,
+)
 from virtual_node.controllers.base.problems import CLAIM_CONFLICT, Problem, claim_conflict
 from virtual_node.controllers.namespaces import Namespaces
 from virtual_node.controllers.volumes.binder import VolumeBinder
@@ -105,6 +111,15 @@ class ClaimController:
                 problem = await self._shared.ensure(claim)
         return problem
 
+    def adopt(self, upper: Object, upper_pod: dict[str, Any]) -> None:
+        """Register a pod, of which an earlier process created the lower pod, as a user of its claims."""
+        keys = [f"{upper.namespace}/{name}" for name in claim_names(upper_pod)]
+        self._users.add(upper.uid, keys)
+        for key in keys:
+            claim = self.caches.upper_claims.store.get(key)
+            if claim is not None and not (claim.spec or {}).get("volumeName"):
+                self.controller.queue.add(key)
+
     def forget_pod(self, uid: str) -> None:
         """Remove an upper pod that is gone from the users of its claims."""
         for key in self._users.remove(uid):
@@ -153,15 +168,7 @@ class ClaimController:
         if lower is None and not self.namespaces.allows_namespace(upper_object.namespace):
             return None
         if not self._is_ours(key, upper, volume):
-            if (
-                lower is not None
-                and lower["metadata"]["labels"].get(names.LABEL_NODE) in self.context.nodes
-                and translate.never_bound(lower)
-            ):
-                await self._binder.abandon(key)
-                await self._claims.delete_unbound(lower)
-                await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
-            return None
+            return await self._left(key, upper, lower)
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
         await self._claims.finalizers(upper, add=(translate.FINALIZER,))
@@ -169,6 +176,29 @@ class ClaimController:
         if refusal:
             self._claims.record_event(upper_object, reason, refusal)
         return await self._bring_up(key, upper, lower)
+
+    async def _left(self, key: str, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
+        """Delete the unbound lower claim that we made for an upper claim which is not ours any more."""
+        if (
+            lower is None
+            or lower["metadata"]["labels"].get(names.LABEL_NODE) not in self.context.nodes
+            or not translate.never_bound(lower)
+        ):
+            return None
+        if self._may_be_used(key):
+            return Result(requeue_after=self._waits.when(key))
+        await self._binder.abandon(key)
+        await self._claims.delete_unbound(lower)
+        await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
+        return None
+
+    def _may_be_used(self, key: str) -> bool:
+        """Report whether a pod that is bound to our virtual nodes uses an upper claim, also while not all pods are listed."""
+        return any(
+            not informer.has_synced
+            or any(not is_finished(pod.status) for pod in informer.store.by_index(INDEX_CLAIM, key))
+            for informer in self.pods.upper.values()
+        )
 
     def _may_be_given_back(self, key: str, upper: dict[str, Any], lower: dict[str, Any] | None) -> bool:
         """Report whether a claim has our virtual node selected, and neither a volume nor a bound pod in this cluster."""

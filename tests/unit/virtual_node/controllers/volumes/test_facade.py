@@ -13,7 +13,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from clusterset.config import KNOWN_CONTROLLERS
+from clusterset.config import KNOWN_CONTROLLERS, VolumeConfig
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.namespace_map import NamespaceConfig
@@ -24,6 +24,7 @@ from controller_runtime.objects import from_dict
 from controller_runtime.store import Store
 from controller_runtime.util.rate_limiter import BURST
 from tests import objects
+from tests.background import working
 from tests.fakes.apiserver.storage import Body
 from tests.unit.virtual_node.controllers.cluster import Cluster
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
@@ -60,7 +61,7 @@ class VolumeScene:
     async def run(self) -> None:
         """Follow both clusters until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self.nodes, *self.scene.context.proving):
+            for informer in (self.nodes, *self.scene.caches.upper.values(), *self.scene.context.proving):
                 group.create_task(informer.run())
             group.create_task(self.volumes.run())
 
@@ -343,6 +344,25 @@ async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_vo
         assert left is None or left["metadata"].get("deletionTimestamp")
         annotations = upper.the("persistentvolumeclaims", KEY)["metadata"].get("annotations") or {}
         assert names.ANNOTATION_SELECTED_NODE not in annotations
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_restart_keeps_the_unbound_claim_of_a_pod_that_is_bound(is_deleted):
+    """A pod that is bound without a selected node, as by nodeName. Its lower pod, which is not scheduled yet, waited for ever."""
+    upper, lower = clusters()
+    lower.server.observers.remove(lower._schedule)
+    upper.put("persistentvolumeclaims", claim(uid="c-1"))
+    async with working((scene := Scene(upper, lower, volumes=VolumeConfig())).run()):
+        scene.bind(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
+        await asyncio.sleep(30)
+        assert scene.is_below()
+        assert lower.find("persistentvolumeclaims", KEY) is not None
+    if is_deleted:  # while no process runs
+        lower.remove("persistentvolumeclaims", KEY)
+    async with working(Scene(upper, lower, volumes=VolumeConfig()).run()):
+        await asyncio.sleep(120)
+        assert not lower.the("persistentvolumeclaims", KEY)["metadata"].get("deletionTimestamp")
+        assert lower.asked("delete", "persistentvolumeclaims") == []
 
 
 @pytest.mark.parametrize(("seconds", "is_given_back"), [(60, False), (400, True)])
