@@ -277,8 +277,18 @@ class VolumeController:
             selector = f"metadata.name={name}"
             mirrored = await self.context.lower.list(resources.PERSISTENT_VOLUMES, field_selector=selector)
             return not mirrored.items
-        is_kept = (lower.status or {}).get("phase") == "Released" or self._lower_claim(lower.to_dict())
+        is_kept = (lower.status or {}).get("phase") == "Released" or self._outlives(lower)
         return not is_kept and not (mirror.spec or {}).get("claimRef")
+
+    def _outlives(self, lower: Object) -> bool:
+        """Report whether a lower volume is bound to a lower claim of ours whose upper claim is gone.
+
+        Otherwise the upper claim is bound to another mirror, and another claim must not be bound to this one.
+        """
+        if (ours := self._lower_claim(lower.to_dict())) is None:
+            return False
+        upper = self.caches.upper_claims.store.get(ownership.upper_key(ours))
+        return upper is None or upper.uid != ours.labels.get(names.LABEL_UPPER_UID)
 
     async def _nodes(self, lower: dict[str, Any]) -> list[str]:
         """Return the virtual nodes that have a lower node that can reach a volume; if none has, all of them.

@@ -830,3 +830,15 @@ async def test_placeholder_is_found_by_each_of_its_claims():
         for key, wanted in (("shop/a1", "b-1"), ("shop/b2", "b-2"), ("other/a1", None), ("shop/a1,b1", None)):
             found = binder._of(key)
             assert (found.uid if found else None) == wanted
+
+
+async def test_a_free_mirror_goes_when_the_claim_of_its_volume_is_bound_to_another_mirror():
+    """Another process knows the lower cluster by another name. A second claim would be bound to a volume that is in use."""
+    upper, lower = clusters()
+    _bound(upper, lower, above="Delete", below="Delete")
+    upper.put("persistentvolumes", mirror("lower2-pv-1", cluster="lower2", claimRef={"uid": "c-1"}))
+    upper.put("persistentvolumes", mirror())
+    upper.change("persistentvolumeclaims", KEY, spec={"volumeName": "lower2-pv-1"})
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(30)
+        assert upper.find("persistentvolumes", MIRROR) is None
