@@ -100,22 +100,28 @@ class ClaimRequests:
             await self.delete_lower(lower)
         return lower is not None
 
-    async def retaining_mirror(self, volume: str) -> str:
-        """Return the mirror of a lower volume with reclaim policy Retain, if the lower volume has another one; empty: none.
+    async def retaining_mirror(self, upper: dict[str, Any] | None, lower: dict[str, Any] | None) -> str:
+        """Return the mirror of a claim's lower volume with reclaim policy Retain, if that has another one; empty: none.
 
         Administrators of the upper cluster set it to keep the data. It is read live, because deleted data cannot be restored.
 
         Args:
-            volume: name of the lower volume; empty: there is none.
+            upper: the upper claim; None: it is gone.
+            lower: the lower claim; None: it is not cached.
         """
+        volume = (self.mirrored_volume(upper) if upper is not None else "") or (
+            str(lower["spec"].get("volumeName") or "") if lower is not None else ""
+        )
         below = self.caches.lower_volumes.store.get(volume)
         if not volume or (below is not None and pv.is_retained({"spec": below.spec or {}})):
             return ""
-        name = pv.mirror_name(self.context.name, volume)
+        # Another process may know this lower cluster by another name, and have made the mirror that the claim is bound to.
+        own = pv.mirror_name(self.context.name, volume)
+        name = str((upper or {}).get("spec", {}).get("volumeName") or own)
         mirror = await find(self.context.upper, resources.PERSISTENT_VOLUMES, name)
-        if mirror is None or pv.lower_name(mirror, self.context.name) != volume:
+        if mirror is None or not pv.is_mirror(mirror) or not pv.is_retained(mirror):
             return ""
-        return name if pv.is_retained(mirror) else ""
+        return name if name != own or pv.lower_name(mirror, self.context.name) == volume else ""
 
     def is_bound_to_volume_of(self, upper: dict[str, Any], lower: dict[str, Any]) -> bool:
         """Report whether an upper claim has got the volume of a lower claim that was kept for an earlier upper claim.

@@ -293,9 +293,7 @@ class ClaimController:
         is_elsewhere = lower is None and not self._claims.mirrored_volume(upper)
         if is_elsewhere and await self._claims.belongs_to_other_cluster(upper):
             return Result(requeue_after=_REFUSED_RETRY)  # the selected virtual node may be removed meanwhile
-        if await self._may_delete_data(self._claims.mirrored_volume(upper)) and await self._claims.end_lower(
-            upper, lower
-        ):
+        if await self._may_delete_data(upper, lower) and await self._claims.end_lower(upper, lower):
             return Result(requeue_after=_BINDING_RETRY)
         await self._claims.finalizers(upper, remove=(translate.FINALIZER,))
         return None
@@ -312,10 +310,7 @@ class ClaimController:
             return Result(requeue_after=_BINDING_RETRY)
         is_empty = translate.never_bound(lower)
         # A claim that was kept when its upper claim was deleted is not an orphan.
-        if is_empty or (
-            self._config.orphans == "Delete"
-            and await self._may_delete_data(lower["spec"].get("volumeName") or "")
-        ):
+        if is_empty or (self._config.orphans == "Delete" and await self._may_delete_data(None, lower)):
             await (self._claims.delete_unbound if is_empty else self._claims.delete_lower)(lower)
             return None
         if key not in self._orphans:
@@ -325,11 +320,11 @@ class ClaimController:
         self._note_orphan(key, orphaned=True)
         return None
 
-    async def _may_delete_data(self, volume: str) -> bool:
-        """Report whether the claim of a lower volume may be deleted with its upper claim, which deletes the data."""
+    async def _may_delete_data(self, upper: dict[str, Any] | None, lower: dict[str, Any] | None) -> bool:
+        """Report whether a lower claim may be deleted with its upper claim, which deletes the data."""
         if self._config.deletion_policy == "Retain":
             return False
-        if mirror := await self._claims.retaining_mirror(volume):
+        if mirror := await self._claims.retaining_mirror(upper, lower):
             self.context.log.info(
                 "lower claim stays, because its volume is retained in the upper cluster", volume=mirror
             )

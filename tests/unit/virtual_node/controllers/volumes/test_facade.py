@@ -842,3 +842,19 @@ async def test_a_free_mirror_goes_when_the_claim_of_its_volume_is_bound_to_anoth
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(30)
         assert upper.find("persistentvolumes", MIRROR) is None
+
+
+async def test_data_stays_if_the_retained_mirror_has_another_name_of_the_lower_cluster():
+    """Two processes know the lower cluster by different names, and both see the lower claim."""
+    upper, lower = clusters()
+    _bound(upper, lower, above="Retain", below="Delete")
+    upper.remove("persistentvolumes", MIRROR)
+    spec: dict[str, Any] = {"claimRef": {"uid": "c-1"}, "persistentVolumeReclaimPolicy": "Retain"}
+    upper.put("persistentvolumes", mirror("lower2-pv-1", cluster="lower2", **spec))
+    upper.change("persistentvolumeclaims", KEY, spec={"volumeName": "lower2-pv-1"})
+    async with following(VolumeScene(upper, lower)):
+        await asyncio.sleep(10)
+        await upper.delete(resources.PERSISTENT_VOLUME_CLAIMS, "data", namespace="shop")
+        await asyncio.sleep(120)
+        assert upper.find("persistentvolumeclaims", KEY) is None
+        assert lower.find("persistentvolumeclaims", KEY) is not None
