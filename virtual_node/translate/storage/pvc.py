@@ -108,10 +108,13 @@ def lower_claim(
 
 
 def _metadata(upper: Mapping[str, Any], rules: MetadataRules) -> dict[str, dict[str, str]]:
-    """Return the labels and annotations of an upper claim's lower claim, with their record, but without ownership labels."""
+    """Return the labels and annotations of an upper claim's lower claim, with their record, but without ownership labels.
+
+    An empty record, too, is written, because a claim without one counts as one of an earlier release.
+    """
     kept = copied(_KIND, upper["metadata"], rules)
     record = {field: keys for field, keys in sent(kept, own={}).items() if keys}
-    noted = {names.ANNOTATION_APPLIED: render_record(record)} if record else {}
+    noted = {names.ANNOTATION_APPLIED: render_record(record)}
     return {
         "labels": kept["labels"],
         "annotations": {**kept["annotations"], **_marks(upper["metadata"]), **noted},
@@ -176,8 +179,12 @@ def claim_metadata_patch(
     Storage drivers of the lower cluster read them. What the lower cluster has set or changed stays.
     """
     below, above = lower["metadata"], upper["metadata"]
+    desired = _metadata(upper, rules)
+    # Ownership stays, also if the upper claim has the same label because it is itself a lower claim.
+    ownership = {key: value for key, value in (below.get("labels") or {}).items() if names.is_reserved(key)}
+    desired["labels"] = {**desired["labels"], **ownership}
     recorded = of_earlier_release(_KIND, below, above)
-    patch = metadata_patch(below, _metadata(upper, rules), removable={}, recorded=recorded)
+    patch = metadata_patch(below, desired, removable={}, recorded=recorded)
     return {"metadata": patch} if patch else None
 
 

@@ -10,6 +10,7 @@ import pytest
 from clusterset.model import names
 from clusterset.model.pod import api_access
 from clusterset.model.pod.conditions import claim_names
+from clusterset.model.policy.config import MetadataRules
 from controller_runtime.apimachinery import matching, timestamps
 from virtual_node.translate.base.ownership import Owner, ownership_labels
 from virtual_node.translate.base.view import PodOptions
@@ -149,6 +150,29 @@ def test_a_claim_of_an_earlier_release_keeps_what_the_lower_controllers_wrote():
     assert patch is not None
     assert set(patch["metadata"]) == {"annotations"}
     assert set(patch["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
+
+
+def test_a_key_that_is_not_copied_stays_as_the_lower_cluster_sets_it():
+    """A policy engine sets the same label in both clusters, so leaveOut lists it. The claim has no other label."""
+    rules = MetadataRules(leave_out=["team"])
+    upper = {
+        **_claim(),
+        "metadata": {"name": "data", "namespace": "shop", "uid": "u-1", "labels": {"team": "a"}},
+    }
+    lower = claims.lower_claim(upper, namespace="n", owner=OWNER, storage_class=None, rules=rules)
+    lower["metadata"]["labels"]["team"] = "a"
+    assert claims.claim_metadata_patch(lower, upper, rules=rules) is None
+
+
+def test_a_claim_of_an_earlier_release_keeps_its_ownership():
+    """The upper cluster is itself a lower cluster, where the virtual node has the same name."""
+    upper = _claim()
+    upper["metadata"]["labels"] = {names.LABEL_UPPER_CLUSTER: "top", names.LABEL_NODE: OWNER.node_name}
+    lower = claims.lower_claim(upper, namespace="n", owner=OWNER, storage_class=None)
+    del lower["metadata"]["annotations"][names.ANNOTATION_APPLIED]
+    patch = claims.claim_metadata_patch(lower, upper)
+    assert patch is not None
+    assert "labels" not in patch["metadata"]
 
 
 @pytest.mark.parametrize(
