@@ -195,7 +195,7 @@ def route_bodies(_upper: Mapping[str, Any], desired: Mapping[str, Any], _view: V
 
 def route_refusal(message: str) -> str:
     """Return why an API server refused an HTTPRoute, if another one of ``route_bodies`` may be accepted; otherwise empty."""
-    return "filter not known" if f'"{_CORS}"' in message else ""
+    return "filter not known" if f'"{_CORS}"' in message or ".cors" in message else ""
 
 
 def route_event(

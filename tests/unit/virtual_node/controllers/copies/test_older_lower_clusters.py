@@ -51,15 +51,27 @@ def _refuse_new_traffic(spec: dict[str, Any]) -> None:
         raise Invalid(message, code=422)
 
 
-def _refuse_cors(spec: dict[str, Any]) -> None:
-    """Validate as Gateway API before 1.5."""
-    if any(one["type"] == "CORS" for rule in spec.get("rules") or () for one in rule.get("filters") or ()):
-        message = 'HTTPRoute "web" is invalid: spec.rules[1].filters[0].type: Unsupported value: "CORS": supported values: "URLRewrite"'
-        raise Invalid(message, code=422)
+_UNKNOWN_FILTER = 'filters[0].type: Unsupported value: "CORS": supported values: "URLRewrite"'
+"""Gateway API before 1.5."""
+_EARLIER_FILTER = 'filters[0].cors.allowCredentials: Unsupported value: false: supported values: "true"'
+"""The experimental channel of Gateway API 1.3, which knows the filter with other values."""
 
 
+def _refusing_cors(why: str) -> Callable[[dict[str, Any]], None]:
+    """Return a validation that refuses the filter CORS."""
+
+    def validate(spec: dict[str, Any]) -> None:
+        if any(
+            one["type"] == "CORS" for rule in spec.get("rules") or () for one in rule.get("filters") or ()
+        ):
+            raise Invalid(f'HTTPRoute "web" is invalid: spec.rules[1].{why}', code=422)
+
+    return validate
+
+
+@pytest.mark.parametrize("why", [_UNKNOWN_FILTER, _EARLIER_FILTER])
 async def test_a_filter_that_the_lower_cluster_does_not_know_leaves_only_its_rule_without_backends(
-    monkeypatch,
+    monkeypatch, why
 ):
     scene = follow_setup.Scene("gateways", kind="HTTPRoute")
     scene.add_pod()
@@ -71,7 +83,7 @@ async def test_a_filter_that_the_lower_cluster_does_not_know_leaves_only_its_rul
     web = {"backendRefs": [{"name": "web", "port": 80}]}
     cors = {**web, "matches": [{"path": {"value": "/api"}}], "filters": [{"type": "CORS", "cors": {}}]}
     key = scene.add({"parentRefs": [{"name": "g"}], "rules": [web]})
-    _admit(monkeypatch, scene.lower, _refuse_cors)
+    _admit(monkeypatch, scene.lower, _refusing_cors(why))
     for rules in ([web], [web, cors], [web, web, cors]):
         scene.add({"parentRefs": [{"name": "g"}], "rules": rules})
         for _ in range(5):
