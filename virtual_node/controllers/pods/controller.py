@@ -340,13 +340,21 @@ class PodController:
             self._note_lost(upper, record, self._deleted(lower))
         return waiting
 
-    async def _delete_upper(self, upper: Object, lower: Object, record: PodRecord) -> Result:
+    async def _delete_upper(self, upper: Object, lower: Object, record: PodRecord) -> Result | None:
         """Delete the upper pod of a lower pod that is being deleted and does not end, such as one on a lost node.
 
         On a real node, the pod itself is deleted. Its controller then creates another pod at once, or, as a StatefulSet,
         when the end of this one is confirmed. The upper pod keeps its name until then.
         """
-        if await self._remover.delete_upper(upper, lower):
+        if record.lower.has_ended_upper:
+            return await self.status.mirror(upper, lower, record)  # our cache does not show the deletion yet
+        try:
+            record.lower.has_ended_upper = await self._remover.delete_upper(upper, lower)
+        except ApiError:
+            # An admission webhook may refuse it for long, so mirror the status now.
+            await self.status.mirror(upper, lower, record)
+            raise
+        if record.lower.has_ended_upper:
             message = f"{self._deleted(lower)}, and has not ended yet, so it is deleted here, too"
             is_disruption = (
                 is_true(lower.status, DISRUPTION_TARGET) or record.waiting.reason == WaitReason.NODE

@@ -47,13 +47,15 @@ class LowerState:
     """The lower pod was seen while it was being deleted and had not finished."""
     terminating_since: float = 0.0
     """Loop time at which this process first saw that the lower pod is being deleted; 0: it is not."""
+    has_ended_upper: bool = False
+    """The upper pod was deleted because the lower pod is being deleted and takes long."""
     is_gone: bool = False
     """The upper pod has finished, and a live read found no pod of ours for it in the lower cluster."""
 
     def saw(self, lower: Object) -> None:
         """Record that the informer shows the lower pod."""
         if lower.uid != self.uid:
-            self.was_deleted_running, self.terminating_since = False, 0.0
+            self.was_deleted_running, self.terminating_since, self.has_ended_upper = False, 0.0, False
         if lower.metadata.deletion_timestamp is not None and not is_finished(lower.status):
             self.was_deleted_running = True
         self.uid, self.last, self.observed, self.is_gone = lower.uid, lower, True, False

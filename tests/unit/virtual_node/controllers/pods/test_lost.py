@@ -13,6 +13,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
+from controller_runtime.errors import Forbidden
 from controller_runtime.objects import from_dict
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     KEY,
@@ -245,3 +246,25 @@ async def test_pod_without_controller_stays_while_its_lower_node_is_lost():
         assert "deletionTimestamp" not in scene.above()["metadata"]
         assert condition(scene.above()["status"], "Ready")["status"] == "False"
         assert [reason for reason, _ in scene.events] == ["LowerNodeNotReady"]
+
+
+async def test_long_termination_is_reported_once_while_the_upper_cache_is_behind():
+    """Each report would lengthen the back-off of the owner."""
+    async with running() as scene:
+        await _deleting_below(scene, grace=3600)
+        scene.upper.held.add("pods")
+        await asyncio.sleep(180)
+        assert [reason for reason, _ in scene.events] == ["LowerPodDeleted"]
+        assert len(scene.upper.asked("delete", "pods")) == 1
+
+
+async def test_status_is_mirrored_while_the_upper_cluster_refuses_to_delete_the_pod():
+    async with running() as scene:
+        await _deleting_below(scene, grace=3600)
+        scene.upper.fault = lambda verb, plural, _key: (
+            Forbidden("a webhook refuses it", code=403) if (verb, plural) == ("delete", "pods") else None
+        )
+        await asyncio.sleep(100)
+        scene.lower.change("pods", KEY, status={"message": "draining connections"})
+        await asyncio.sleep(60)
+        assert scene.above()["status"].get("message") == "draining connections"
