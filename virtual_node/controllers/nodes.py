@@ -30,7 +30,6 @@ from virtual_node.examine.connections import plain
 from virtual_node.examine.facts import Names
 from virtual_node.examine.rules.apis import unserved
 from virtual_node.translate.base.fields import word
-from virtual_node.translate.base.metadata import recorded_labels
 from virtual_node.translate.nodes import node as translate
 from virtual_node.translate.nodes.capacity import Capacity
 from virtual_node.translate.pods import dns
@@ -213,7 +212,7 @@ class NodeController:
             },
             upper_id=self.context.cluster_id,
             declared=(previous.get("status") or {}).get("declaredFeatures") or (),
-            recorded=recorded_labels(previous.get("metadata") or {}),
+            zones=translate.recorded_zones(previous.get("metadata") or {}),
             provider_id=self.config.provider_id,
             provision_seconds=growth.provision_seconds if growth is not None else None,
             taints=_taints(self.config),

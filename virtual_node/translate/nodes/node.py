@@ -57,7 +57,7 @@ def node_object(
     conditions: Sequence[Mapping[str, Any]],
     upper_id: str,
     declared: Sequence[str] = (),
-    recorded: Mapping[str, str] | None = None,
+    zones: Mapping[str, str] | None = None,
     provider_id: str = "",
     provision_seconds: float | None = None,
 ) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def node_object(
         conditions: as ``node_conditions`` returns them.
         upper_id: identity of the upper cluster.
         declared: the features that the Node declares now.
-        recorded: the labels that the Node's annotation records; None: there is no Node, or it records none.
+        zones: zone and region that the lower nodes last shared, as ``recorded_zones`` returns them; None: unknown.
         provider_id: ``spec.providerID``; empty: none.
         provision_seconds: seconds for which a pod may wait for a new lower node; None: no nodes are added.
     """
     # Without lower nodes, as before the first list, nothing is known about their zone.
-    shared = _shared_labels(lower_nodes) if lower_nodes else _zones(recorded or {})
+    shared = _shared_labels(lower_nodes) if lower_nodes else dict(zones or {})
     info = {field: _common(lower_nodes, field) for field in _INFO}
     info["operatingSystem"] = info["operatingSystem"] or "linux"
     info["architecture"] = info["architecture"] or "amd64"
@@ -105,7 +105,7 @@ def node_object(
         lower_version=kubelet_version,
         before=frozenset(declared),
     )
-    annotations = {names.ANNOTATION_APPLIED: _record({**shared, **labels}, taints)}
+    annotations = {names.ANNOTATION_APPLIED: _record({**shared, **labels}, shared, taints)}
     if provision_seconds is not None:
         annotations[names.ANNOTATION_PROVISION_SECONDS] = f"{provision_seconds:g}"
     return {
@@ -176,10 +176,16 @@ def node_conditions(
     return conditions
 
 
-def _record(labels: Mapping[str, str], taints: Sequence[Mapping[str, str]]) -> str:
+def _record(labels: Mapping[str, str], zones: Mapping[str, str], taints: Sequence[Mapping[str, str]]) -> str:
     """Return the value of the annotation ``applied``, of which ``recorded_labels`` reads the labels."""
-    record = {"labels": dict(labels), "taints": [dict(taint) for taint in taints]}
+    record = {"labels": dict(labels), "taints": [dict(taint) for taint in taints], "zones": dict(zones)}
     return json.dumps(record, sort_keys=True, separators=(",", ":"))
+
+
+def recorded_zones(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return zone and region that the lower nodes shared when the Node was last written; empty: none, or unknown."""
+    zones = applied(metadata).get("zones")
+    return {key: str(zones[key]) for key in _SHARED_LABELS if key in zones} if isinstance(zones, dict) else {}
 
 
 def has_pressure(status: Mapping[str, Any] | None) -> bool:
@@ -331,10 +337,6 @@ def _shared_labels(lower_nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if len(values) == 1 and (value := values.pop()) and is_label_value(value):
             shared[key] = value
     return shared
-
-
-def _zones(labels: Mapping[str, str]) -> dict[str, str]:
-    return {key: labels[key] for key in _SHARED_LABELS if key in labels}
 
 
 def _identities(upper_id: str, name: str) -> dict[str, str]:

@@ -315,10 +315,21 @@ def test_the_zone_is_removed_when_lower_nodes_no_longer_share_it(zones, config, 
     node = build(lower_nodes=_in_zones("z1"))
     if by_user:
         node["metadata"]["labels"][_ZONE] = by_user
-    desired = build(lower_nodes=_in_zones(*zones), labels=config, recorded=recorded_labels(node["metadata"]))
+    desired = build(
+        lower_nodes=_in_zones(*zones), labels=config, zones=translate.recorded_zones(node["metadata"])
+    )
     patch = translate.node_metadata_patch(node, desired) or {"metadata": {}}
     change = patch["metadata"].get("labels") or {}
     assert change.get(_ZONE, node["metadata"]["labels"][_ZONE]) == expected
+
+
+def test_a_zone_that_is_removed_from_the_configuration_goes_without_lower_nodes():
+    """A lower cluster that an autoscaler has emptied has none for days."""
+    node = build(lower_nodes=(), labels={_ZONE: "z9"})
+    desired = build(lower_nodes=(), zones=translate.recorded_zones(node["metadata"]))
+    patch = translate.node_metadata_patch(node, desired)
+    assert patch is not None
+    assert patch["metadata"]["labels"][_ZONE] is None
 
 
 def test_the_release_is_a_label_and_the_kubelets_version_the_lower_clusters():
