@@ -20,7 +20,7 @@ from clusterset.model import names
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find
-from controller_runtime.errors import ConfigError, NotFound
+from controller_runtime.errors import ConfigError, Forbidden, NotFound
 from controller_runtime.process import terminal
 from controller_runtime.process.flags import read_text
 from controller_runtime.process.listening import is_loopback
@@ -385,8 +385,9 @@ async def _remove_probe(upper: Client, lower: Client, namespace: str) -> None:
     async def has_no_pod() -> bool:
         return await find(upper, resources.PODS, _PROBE, namespace=namespace) is None
 
-    # The pod first: the controller of a namespace that still has a pod looks again only after five seconds.
-    with contextlib.suppress(NotFound):
+    # The pod first: the controller of a namespace that still has a pod looks again only after five seconds. Without the right
+    # to delete it, the namespace deletes it.
+    with contextlib.suppress(NotFound, Forbidden):
         await upper.delete(resources.PODS, _PROBE, namespace=namespace)
         await waiting.until(has_no_pod, seconds=_REMOVAL)
     with contextlib.suppress(NotFound):

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller_runtime.errors import ApiError, ConfigError
+from controller_runtime.errors import ApiError, ConfigError, Forbidden
 from controller_runtime.objects import from_dict
 from tests.unit.controller_runtime.loopback import failure, reply, serve
 from tests.unit.virtual_node.commands.installations import Api, thing, virtual
 from tests.unit.virtual_node.commands.releases import SPACE, TOKYO, helm, record
 from tests.unit.virtual_node.commands.run_command import kubeconfig
+from tests.unit.virtual_node.controllers.cluster import Cluster
 from virtual_node.commands.lower_cluster import account, helm_release, join, leave, values_file
 from virtual_node.commands.lower_cluster.applied import marked as with_mark
 from virtual_node.commands.lower_cluster.helm_release import Release
@@ -94,6 +95,22 @@ def test_running_pods_and_bound_volumes_block_leave():
         "pod shop/web",
         "volume tokyo-data",
     ]
+
+
+async def test_the_probes_namespace_is_removed_without_the_right_to_delete_pods(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its deletion needs only the right to delete namespaces, and removes the pod, too."""
+    monkeypatch.setattr(join, "_REMOVAL", 0)
+    upper, lower = Cluster("upper"), Cluster("lower")
+    upper.put("namespaces", {"metadata": {"name": "probe"}})
+    upper.put("pods", {"metadata": {"name": join._PROBE, "namespace": "probe"}})
+    upper.fault = lambda verb, plural, _key: (
+        Forbidden("no", code=403) if (verb, plural) == ("delete", "pods") else None
+    )
+    clients: tuple[Any, Any] = (upper, lower)
+    await join._remove_probe(*clients, "probe")
+    assert upper.asked("delete", "namespaces") == ["probe"]
 
 
 def test_the_probe_is_admitted_under_the_restricted_standard():
