@@ -16,6 +16,8 @@ import msgspec
 from controller_runtime.apimachinery.decoding import decode
 
 _Error = TypeVar("_Error", bound=BaseException)
+NAMESPACE_TERMINATING = "NamespaceTerminating"
+"""The API server's cause for a create that it refuses because its namespace is terminating."""
 
 
 class ConfigError(Exception):
@@ -206,7 +208,7 @@ def is_namespace_terminating(error: ApiError) -> bool:
     details = error.status.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     return isinstance(causes, list) and any(
-        isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes
+        isinstance(cause, dict) and cause.get("reason") == NAMESPACE_TERMINATING for cause in causes
     )
 
 

@@ -24,6 +24,7 @@ from controller_runtime import resources
 from controller_runtime.client.client import Client, find_object
 from controller_runtime.client.collection import METADATA_ONLY, SIZE, ListPages
 from controller_runtime.errors import (
+    NAMESPACE_TERMINATING,
     AlreadyExists,
     ApiError,
     Conflict,
@@ -139,7 +140,8 @@ class Namespaces:
         if lower.metadata.deletion_timestamp is not None:
             raise Unavailable(
                 f"namespace {namespace} is being deleted there (what holds it: "
-                f"kubectl --kubeconfig LOWER describe namespace {namespace})"
+                f"kubectl --kubeconfig LOWER describe namespace {namespace})",
+                status={"details": {"causes": [{"reason": NAMESPACE_TERMINATING}]}},
             )
         return await self._admit(lower, upper_name, is_for_new_pod=is_for_new_pod)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterset.admission import Refusal
 from controller_runtime.errors import (
+    NAMESPACE_TERMINATING,
     ApiError,
     ConnectionFailed,
     NotFound,
@@ -105,7 +106,12 @@ class CreationDelays:
             # The Node shows lost connections.
             elif is_namespace_terminating(error) or not (error.code or isinstance(error, ConnectionFailed)):
                 wait = waits.of_copies(error.message, cluster=self.context.name)
-                if record.waiting.left(wait.reason, wait.grace, now=now) <= 0:
+                if record.waiting.left(wait.reason, wait.grace, now=now) > 0:
+                    raise error
+                if is_namespace_terminating(error):
+                    # The namespace may never end, so this is a refusal, of which the descheduler may move the pod.
+                    await self.refused(upper, record, NAMESPACE_TERMINATING, wait.text, event=wait.reason)
+                else:
                     await self.report_wait(upper, record, wait)
             raise error
         is_by_quota = reason == "ExceededQuota"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusterset.model import names
+from clusterset.model.pod.conditions import condition
 from controller_runtime.errors import Forbidden, Unavailable
 from tests.unit.virtual_node.controllers.pod_controller_setup import (
     Scene,
@@ -181,8 +183,12 @@ async def test_pod_waits_for_the_end_of_a_terminating_lower_namespace(refused: s
         (message,) = of(scene, "WaitingForCopies")
         assert "namespace shop" in message
         assert len(scene.events) == 1
+        # It may never end, so the descheduler may move the pod (failures: admission).
+        admitted = condition(scene.above()["status"], names.CONDITION_ADMITTED)
+        assert (admitted["status"], admitted["reason"]) == ("False", "NamespaceTerminating")
         refused_now.clear()
         if not refused:
             lower.remove("namespaces", "shop")
         await asyncio.sleep(90)
         assert scene.below()["metadata"]["labels"]["virtual-node.io/upper-uid"] == "u-1"
+        assert not condition(scene.above()["status"], names.CONDITION_ADMITTED)
