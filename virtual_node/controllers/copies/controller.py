@@ -232,7 +232,7 @@ class CopyController:
             if (copy := self.copies.of(key, upper)) is not None:
                 late = await self._addresses.report(upper, copy)
         except UntranslatableError as error:
-            if self.kind.depends_on_services:
+            if self.kind.depends_on_services or error.is_final:
                 await self._remove(key)  # it would route what the upper object no longer routes
             self.pending.failed(upper, error.reason, f"Lower cluster {self.context.name}: {error}")
             return None

@@ -32,11 +32,13 @@ class UntranslatableError(Exception):
 
     Attributes:
         reason: reason of the event about the object.
+        is_final: whether a copy of an earlier state is deleted, because it would accept what the object no longer accepts.
     """
 
-    def __init__(self, message: str, *, reason: str = "NotMirrored") -> None:
+    def __init__(self, message: str, *, reason: str = "NotMirrored", is_final: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.is_final = is_final
 
 
 _MAX_REQUIREMENTS = 50

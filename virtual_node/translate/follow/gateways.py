@@ -53,7 +53,7 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
     spec, namespace = upper["spec"], upper["metadata"]["namespace"]
     notes: list[str] = []
     listeners, secrets = [], []
-    names_left = _MAX_ALL_NAMES
+    names_left, is_final = _MAX_ALL_NAMES, True
     for number, listener in enumerate(spec.get("listeners") or ()):
         if unknown := sorted(listener.keys() - _LISTENER):
             notes.append(f"listeners[{number}] is left out: {', '.join(unknown)} is not known")
@@ -76,6 +76,7 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
                 routes["namespaces"], count = _routes_of(routes["namespaces"], view, names_left)
             except UntranslatableError as error:
                 notes.append(f"listeners[{number}].allowedRoutes.namespaces.selector: {error}")
+                is_final = False  # other objects may have fewer selectors later
                 continue
             names_left -= count
         secrets += [one["name"] for one in references]
@@ -84,7 +85,7 @@ def lower_gateway(upper: Mapping[str, Any], view: View) -> Translation:
             below["tls"] = {**tls, "certificateRefs": [_without_namespace(one) for one in references]}
         listeners.append(below)
     if not listeners:
-        raise UntranslatableError("; ".join(notes[:5]) or "it has no listener")
+        raise UntranslatableError("; ".join(notes[:5]) or "it has no listener", is_final=is_final)
     name = spec["gatewayClassName"]
     body = {"gatewayClassName": view.gateway_classes.get(name, name), "listeners": listeners}
     if ignored := sorted(spec.keys() - {"gatewayClassName", "listeners"}):

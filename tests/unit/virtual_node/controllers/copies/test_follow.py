@@ -409,3 +409,27 @@ async def test_a_copy_that_another_program_changes_again_and_again_is_repaired_w
         assert copy is not None
         assert copy["spec"]["policyTypes"] == policy["policyTypes"]
         assert "unused" not in copy["spec"]["podSelector"]["matchLabels"]
+
+
+_TOO_LARGE = {"matchExpressions": [{"key": f"k{number}", "operator": "Exists"} for number in range(51)]}
+
+
+@pytest.mark.parametrize(
+    ("tls", "listener", "is_left"),
+    [
+        ({"frontend": {"default": {"validation": {}}}}, {}, False),
+        ({}, {"allowedRoutes": {"namespaces": {"from": "Selector", "selector": _TOO_LARGE}}}, True),
+    ],
+    ids=["its copy would accept all clients", "its selector cannot be compared"],
+)
+async def test_the_copy_of_a_gateway_without_listeners_that_can_be_copied(tls, listener, is_left):
+    scene = Scene("gateways", kind="Gateway")
+    scene.add_pod()
+    https = {"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": []}}
+    key = scene.add({"gatewayClassName": "lower", "listeners": [https]})
+    await scene.controller.reconcile(key)
+    assert scene.copy() is not None
+    scene.add({"gatewayClassName": "lower", "listeners": [https | listener], "tls": tls})
+    await scene.controller.reconcile(key)
+    assert (scene.copy() is not None) == is_left
+    assert [reason for reason, _ in scene.reported] == ["NotMirrored"]
