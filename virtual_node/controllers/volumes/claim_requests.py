@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterset.model import names
 from controller_runtime import resources
 from controller_runtime.client.client import Client, find
 from controller_runtime.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from controller_runtime.objects import Object
+from controller_runtime.util.repairs import Repairs
 from virtual_node.controllers.base.context import ClusterContext
 from virtual_node.controllers.base.preconditions import (
     delete_exactly,
@@ -36,6 +37,16 @@ _NO_CLASS = re.compile(r'storageclass(?:\.storage\.k8s\.io)? "([^"]{1,253})" not
 """In events of kube-controller-manager; the scheduler's message only says "not found"."""
 
 
+class Followed(NamedTuple):
+    """The result of ``ClaimRequests.follow``."""
+
+    reason: str
+    """Reason and message of an event about what the lower cluster refused; empty: it refused nothing."""
+    message: str
+    again: float
+    """Seconds until the next try, because another program changes the lower claim again and again; 0: none is needed."""
+
+
 @dataclass(eq=False, repr=False)
 class ClaimRequests:
     """Checks, reads and writes upper and lower claims; a claim that is already gone is not an error.
@@ -48,6 +59,8 @@ class ClaimRequests:
     namespaces: Namespaces
     _last_events: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By upper claim: reason and message of its last event."""
+    _repairs: Repairs = field(default_factory=Repairs)
+    """Of labels and annotations of lower claims."""
 
     def is_owned(self, lower: Object, upper_namespace: str, upper: Object | None) -> bool:
         """Report whether a lower claim was made for a claim of that upper namespace; upper None: claim is gone."""
@@ -199,22 +212,22 @@ class ClaimRequests:
         missing = next(filter(None, map(_NO_CLASS.search, messages)), None)
         return f"has no StorageClass {missing[1]}, so it " if missing is not None else ""
 
-    async def follow(self, upper: dict[str, Any], lower: dict[str, Any]) -> tuple[str, str]:
+    async def follow(self, upper: dict[str, Any], lower: dict[str, Any]) -> Followed:
         """Send what may change on a claim to the lower claim: labels, annotations and the requested size.
-
-        Returns reason and message of an event about what the lower cluster refused; empty: it refused nothing.
 
         Raises:
             ApiError: another claim has the name now (Conflict), or the request failed.
         """
-        rules = self.context.rules.policy.of(upper["metadata"]["namespace"]).metadata
-        refused = "", ""
+        metadata = upper["metadata"]
+        rules = self.context.rules.policy.of(metadata["namespace"]).metadata
+        refused, again = ("", ""), 0.0
+        of_metadata = translate.claim_metadata_patch(lower, upper, rules=rules)
+        if of_metadata is not None:
+            # Another program, or another process with other rules, may change them again at once.
+            wanted = {field: metadata.get(field) for field in ("labels", "annotations")}
+            again = self._repairs.wait(f"{metadata['namespace']}/{metadata['name']}", wanted)
         for patch, reason, what in (
-            (
-                translate.claim_metadata_patch(lower, upper, rules=rules),
-                "UpdateRefused",
-                "to change the labels of",
-            ),
+            (None if again else of_metadata, "UpdateRefused", "to change the labels of"),
             (translate.resize_patch(lower, upper), "VolumeResizeFailed", "to resize"),
         ):
             if patch is None:
@@ -224,7 +237,7 @@ class ClaimRequests:
             except (Forbidden, Invalid) as error:
                 why = f"Lower cluster {self.context.name} refused {what} the claim: {error.message}"
                 refused = reason, why
-        return refused
+        return Followed(*refused, again)
 
     async def finalizers(
         self, upper: dict[str, Any], *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()
@@ -267,8 +280,9 @@ class ClaimRequests:
             self.context.warn(upper, reason, message)
 
     def forget(self, key: str) -> None:
-        """Forget the last event of an upper claim that is gone."""
+        """Forget the last event of an upper claim that is gone, and how often its lower claim was changed."""
         self._last_events.pop(key, None)
+        self._repairs.forget(key)
 
     def lower(self, key: str, upper: Object | None) -> Object | None:
         """Return our lower claim for an upper claim, from the cache; None: there is none.

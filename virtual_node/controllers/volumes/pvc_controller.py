@@ -172,10 +172,11 @@ class ClaimController:
         if lower is None:
             return await self._create(key, upper_object, upper, volume)
         await self._claims.finalizers(upper, add=(translate.FINALIZER,))
-        reason, refusal = await self._claims.follow(upper, lower)
-        if refusal:
-            self._claims.record_event(upper_object, reason, refusal)
-        return await self._bring_up(key, upper, lower)
+        followed = await self._claims.follow(upper, lower)
+        if followed.message:
+            self._claims.record_event(upper_object, followed.reason, followed.message)
+        result = await self._bring_up(key, upper, lower)
+        return result or (Result(requeue_after=followed.again) if followed.again else None)
 
     async def _left(self, key: str, upper: dict[str, Any], lower: dict[str, Any] | None) -> Result | None:
         """Delete the unbound lower claim that we made for an upper claim which is not ours any more."""

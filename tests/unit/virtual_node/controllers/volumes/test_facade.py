@@ -17,6 +17,7 @@ from clusterset.config import KNOWN_CONTROLLERS, VolumeConfig
 from clusterset.model import names
 from clusterset.model.autoscaling import Autoscaling, Shape
 from clusterset.model.namespace_map import NamespaceConfig
+from clusterset.model.policy.config import MetadataRules, Policy
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
 from controller_runtime.errors import ApiError, Forbidden, Invalid, Unavailable
@@ -858,3 +859,14 @@ async def test_data_stays_if_the_retained_mirror_has_another_name_of_the_lower_c
         await asyncio.sleep(120)
         assert upper.find("persistentvolumeclaims", KEY) is None
         assert lower.find("persistentvolumeclaims", KEY) is not None
+
+
+async def test_two_processes_with_other_rules_do_not_change_a_lower_claim_without_pause():
+    """Two installations mirror one lower cluster, and only one of them copies the label."""
+    upper, lower = clusters()
+    _bound(upper, lower, above="Delete", below="Delete")
+    upper.change("persistentvolumeclaims", KEY, metadata={"labels": {"team": "a"}})
+    rules = Policy(metadata=MetadataRules(leave_out=["team"]))
+    async with following(VolumeScene(upper, lower)), following(VolumeScene(upper, lower, policy=rules)):
+        await asyncio.sleep(600)
+        assert len(lower.asked("patch", "persistentvolumeclaims")) < 30
