@@ -120,7 +120,7 @@ ANNOTATION_ALLOCATED_DEVICES = f"{DOMAIN}/allocated-devices"
 the pod."""
 ANNOTATION_LOWER_NODE = f"{DOMAIN}/lower-node"
 """On an upper pod: name of the lower node that its lower pod runs on. The pod's user can write it, so it decides only how
-this pod is reported."""
+this pod is reported and moved."""
 REPORTED_ON_PODS = frozenset({ANNOTATION_LOWER_UID, ANNOTATION_LOWER_NODE, ANNOTATION_ALLOCATED_DEVICES})
 """Annotations that the virtual node itself writes on upper pods, so they are no change by a user."""
 ANNOTATION_PROVISION_SECONDS = f"{DOMAIN}/provision-seconds"

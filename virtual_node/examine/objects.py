@@ -214,14 +214,16 @@ def is_for_virtual_nodes(pod: Json, virtual_nodes: Collection[str] = ()) -> bool
 def silent_lower_scheduler(pod: Json) -> str:
     """Return the lower scheduler that has not tried a pending mirrored pod; empty: there is none.
 
-    A mirrored pod has the conditions of its lower pod, so PodScheduled is set by the lower scheduler.
+    PodScheduled=False of a mirrored pod is set by the lower scheduler. PodScheduled=True may still be that of the upper one, so the
+    annotation with the lower node decides.
     """
     annotations, status = annotations_of(pod), pod.get("status") or {}
     is_pending = status.get("phase") == "Pending" and not any(True for _ in statuses(pod))
     if (
         not is_pending
         or names.ANNOTATION_LOWER_UID not in annotations
-        or condition(pod.get("status"), "PodScheduled")
+        or names.ANNOTATION_LOWER_NODE in annotations
+        or condition(status, "PodScheduled").get("status") == "False"
     ):
         return ""
     return str(annotations.get(names.ANNOTATION_SCHEDULER_NAME) or "default-scheduler")

@@ -61,13 +61,13 @@ def why_not_evictable(
 def has_lower_node(metadata: Json, status: Json | None) -> bool:
     """Report whether a bound pod has a node in its lower cluster, as last reported, so that its containers may run.
 
-    The upper API server itself sets PodScheduled=True when a pod is bound. Only on a mirrored pod does the condition come from
-    the lower cluster.
+    The upper API server itself sets PodScheduled=True when a pod is bound, and the condition stays until the lower scheduler
+    reports. So the virtual node's annotation with the lower node decides, too.
     """
     if (status or {}).get("phase", "Pending") != "Pending":
         return True
-    is_mirrored = names.ANNOTATION_LOWER_UID in (metadata.get("annotations") or {})
-    return is_mirrored and is_true(status, "PodScheduled")
+    reported = {names.ANNOTATION_LOWER_UID, names.ANNOTATION_LOWER_NODE}
+    return reported <= (metadata.get("annotations") or {}).keys() and is_true(status, "PodScheduled")
 
 
 def may_run_unseen(metadata: Json, status: Json | None, node_status: Json | None) -> bool:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.looptime
 DEFAULT = StaleClusterParams()
 """Pods move after 20 s of silence, running ones after 300 s."""
 MIRRORED = {names.ANNOTATION_LOWER_UID: "below/above"}
+PLACED = MIRRORED | {names.ANNOTATION_LOWER_NODE: "n1"}
 
 
 def sized(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
@@ -46,7 +47,8 @@ async def test_pods_without_lower_node_move_at_once_and_others_after_300_s(after
     bodies = [
         pod("waits", owner="rs1"),  # the lower scheduler found no node
         pod("new", owner="rs2", refused_at=None),  # the upper scheduler has set PodScheduled=True
-        pod("pulls", owner="rs3", refused_at=None, annotations=MIRRORED),
+        pod("pulls", owner="rs3", refused_at=None, annotations=PLACED),
+        pod("unseen", owner="rs5", refused_at=None, annotations=MIRRORED),  # by the lower scheduler
         running(name="runs", owner="rs4"),
     ]
     nodes, process, _ = setting(*bodies, params=DEFAULT)

@@ -67,6 +67,7 @@ def test_cluster_with_unready_nodes_is_not_silent(ready, silent):
 
 
 MIRRORED = {names.ANNOTATION_LOWER_UID: "below/above"}
+PLACED = MIRRORED | {names.ANNOTATION_LOWER_NODE: "n1"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,8 @@ MIRRORED = {names.ANNOTATION_LOWER_UID: "below/above"}
         ({}, "Pending", "True", False),  # set by the upper API server
         (MIRRORED, "Pending", None, False),
         (MIRRORED, "Pending", "False", False),
-        (MIRRORED, "Pending", "True", True),
+        (MIRRORED, "Pending", "True", False),  # still that of the upper API server
+        (PLACED, "Pending", "True", True),
         (MIRRORED, "Running", "True", True),
         ({}, "Running", None, True),
         ({}, "Unknown", None, True),

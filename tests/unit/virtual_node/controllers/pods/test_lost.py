@@ -10,6 +10,7 @@ import pytest
 
 from clusterset.config import VolumeConfig
 from clusterset.model import names
+from clusterset.model.moving import movable
 from clusterset.model.pod.conditions import condition
 from controller_runtime import resources
 from controller_runtime.apimachinery import timestamps
@@ -24,6 +25,7 @@ from tests.unit.virtual_node.controllers.pod_controller_setup import (
     pod,
     running,
 )
+from virtual_node.examine.objects import silent_lower_scheduler
 
 pytestmark = pytest.mark.looptime
 
@@ -268,3 +270,23 @@ async def test_status_is_mirrored_while_the_upper_cluster_refuses_to_delete_the_
         scene.lower.change("pods", KEY, status={"message": "draining connections"})
         await asyncio.sleep(60)
         assert scene.above()["status"].get("message") == "draining connections"
+
+
+async def test_a_pod_that_the_lower_scheduler_has_not_seen_has_no_lower_node():
+    """It keeps PodScheduled=True of the upper scheduler, and may be moved at once if its cluster is lost."""
+    async with running() as scene:
+        scene.lower.server.observers.remove(scene.lower._schedule)  # there is no lower scheduler
+        above = pod("web", uid="u-1", nodeName="vn")
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _NOW}
+        scene.upper.put("pods", {**above, "status": {"phase": "Pending", "conditions": [scheduled]}})
+        await asyncio.sleep(60)
+        above = scene.above()
+        assert condition(above["status"], "PodScheduled") == scheduled
+        assert names.ANNOTATION_LOWER_UID in above["metadata"]["annotations"]
+        assert not movable.has_lower_node(above["metadata"], above["status"])
+        assert silent_lower_scheduler(above) == "default-scheduler"
+        scene.lower.change("pods", KEY, spec={"nodeName": "n1"}, status={"conditions": [scheduled]})
+        await asyncio.sleep(60)
+        above = scene.above()
+        assert movable.has_lower_node(above["metadata"], above["status"])
+        assert not silent_lower_scheduler(above)
