@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clusterset.config import NodeConfig
-from clusterset.model.moving.silence import NO_READY_NODES, UNREACHABLE
+from clusterset.model.moving.silence import CORDONED, NO_READY_NODES, UNREACHABLE
 from clusterset.model.names import LABEL_EXCLUDE_BALANCERS, LABEL_UPPER_UID
 from clusterset.model.pod import pod_resources
 from clusterset.model.pod.conditions import is_finished
@@ -36,6 +36,7 @@ from virtual_node.translate.pods import dns
 from virtual_node.translate.storage.shared import node_label
 
 _RELEASE = version()
+_READY = "KubeletReady"
 _VERSION_SECONDS = 60.0
 """Seconds between two requests for the version of a lower cluster."""
 _COALESCE = 0.25
@@ -170,8 +171,8 @@ class NodeController:
             why = (
                 f"All Ready nodes of lower cluster {name} are cordoned ({self.capacity.running_nodes} nodes)"
             )
-            return True, "KubeletReady", why
-        return True, "KubeletReady", f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
+            return True, CORDONED if self.config.autoscaling is None else _READY, why
+        return True, _READY, f"Lower cluster {name} is ready ({self.capacity.ready_nodes} nodes)"
 
     def _waits_for_nodes(self) -> bool:
         """Report whether to wait for autoscaling to add a lower node.

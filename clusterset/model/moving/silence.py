@@ -19,7 +19,9 @@ from clusterset.model.pod.conditions import condition
 UNREACHABLE = "LowerClusterUnreachable"
 """Reason of a virtual node's Ready condition while its lower cluster does not answer."""
 NO_READY_NODES = "NoReadyLowerNodes"
-"""Reason of a virtual node's Ready condition if the lower cluster answers, but no lower node is Ready and schedulable."""
+"""Reason of a virtual node's Ready condition if the lower cluster answers, but no lower node is Ready."""
+CORDONED = "LowerNodesCordoned"
+"""Reason of a virtual node's Ready condition, which is True, while all Ready lower nodes are cordoned: new pods find no room."""
 
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 

@@ -94,6 +94,7 @@ async def test_cluster_with_cordoned_nodes_is_ready_and_has_no_room():
         assert is_true(status, "Ready")
         assert "cordoned" in condition(status, "Ready")["message"]
         assert not status["allocatable"]
+        assert condition(status, "Ready")["reason"] == "LowerNodesCordoned"
         lower.put("nodes", _lower_node(ready=False, is_cordoned=True))
         await asyncio.sleep(10)
         assert condition(upper.the("nodes", "vn")["status"], "Ready")["reason"] == "NoReadyLowerNodes"
