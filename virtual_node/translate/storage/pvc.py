@@ -180,10 +180,10 @@ def claim_metadata_patch(
     """
     below, above = lower["metadata"], upper["metadata"]
     desired = _metadata(upper, rules)
-    # Ownership stays, also if the upper claim has the same label because it is itself a lower claim.
-    ownership = {key: value for key, value in (below.get("labels") or {}).items() if names.is_reserved(key)}
-    desired["labels"] = {**desired["labels"], **ownership}
     recorded = of_earlier_release(_KIND, below, above)
+    if recorded is not None:
+        # Earlier releases, too, left out what the rules deny, so others have set it: by hand, or for another virtual node.
+        recorded = {field: [key for key in keys if key in desired[field]] for field, keys in recorded.items()}
     patch = metadata_patch(below, desired, removable={}, recorded=recorded)
     return {"metadata": patch} if patch else None
 

@@ -152,7 +152,8 @@ def test_a_claim_of_an_earlier_release_keeps_what_the_lower_controllers_wrote():
     assert set(patch["metadata"]["annotations"]) == {names.ANNOTATION_APPLIED}
 
 
-def test_a_key_that_is_not_copied_stays_as_the_lower_cluster_sets_it():
+@pytest.mark.parametrize("has_record", [True, False], ids=["", "of an earlier release"])
+def test_a_key_that_is_not_copied_stays_as_the_lower_cluster_sets_it(has_record):
     """A policy engine sets the same label in both clusters, so leaveOut lists it. The claim has no other label."""
     rules = MetadataRules(leave_out=["team"])
     upper = {
@@ -161,7 +162,11 @@ def test_a_key_that_is_not_copied_stays_as_the_lower_cluster_sets_it():
     }
     lower = claims.lower_claim(upper, namespace="n", owner=OWNER, storage_class=None, rules=rules)
     lower["metadata"]["labels"]["team"] = "a"
-    assert claims.claim_metadata_patch(lower, upper, rules=rules) is None
+    if not has_record:
+        del lower["metadata"]["annotations"][names.ANNOTATION_APPLIED]
+    patch = claims.claim_metadata_patch(lower, upper, rules=rules)
+    empty = {"metadata": {"annotations": {names.ANNOTATION_APPLIED: "{}"}}}
+    assert patch == (None if has_record else empty)
 
 
 def test_a_claim_of_an_earlier_release_keeps_its_ownership():
