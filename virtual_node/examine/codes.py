@@ -101,7 +101,7 @@ class Code(enum.StrEnum):
     NODE_NOT_READY = "NodeNotReady", Severity.ERROR, "node", Link.NODE_READY
     """A virtual node is not Ready for another reason than a lost cluster."""
     NODE_CLOSED = "NodeClosed", Severity.WARNING, "node", Link.TAINTS
-    """The descheduler keeps pods away from a virtual node, or every virtual node is cordoned."""
+    """The descheduler keeps pods away from a virtual node, all its lower nodes are cordoned, or every virtual node is."""
     CERTIFICATE_EXPIRES = "CertificateExpires", Severity.WARNING, "expiry", Link.LOWER_CERTIFICATES
     """The serving certificate of a lower API server expires soon. After the expiry the cluster is lost."""
     # Pods of users. All commands judge these from the upper pod, without reading the lower cluster.

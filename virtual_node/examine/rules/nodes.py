@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterset.model import names
-from clusterset.model.moving.silence import NO_READY_NODES, UNREACHABLE, Silence, of_node
+from clusterset.model.moving.silence import CORDONED, NO_READY_NODES, UNREACHABLE, Silence, of_node
 from clusterset.model.pod.conditions import condition
 from controller_runtime.apimachinery import timestamps
 from virtual_node.config import program
@@ -160,6 +160,9 @@ def _node(snapshot: Snapshot, name: str, node: Json) -> Findings:
             "it removes the taint 30 s after the lower cluster is healthy again; without a descheduler: "
             f"kubectl taint node {name} {names.TAINT_STALE_CLUSTER}-",
         )
+    elif ready.get("reason") == CORDONED:
+        cause = f"takes no new pods: {ready.get('message') or CORDONED}"
+        yield _finding(Code.NODE_CLOSED, name, cluster, cause, "uncordon nodes of the lower cluster")
 
 
 def _countdown(nodes: Sequence[Json]) -> Silence | None:

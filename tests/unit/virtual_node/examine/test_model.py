@@ -107,6 +107,10 @@ FAULTS = {
         healthy(nodes=[node(taints=[{"key": "virtual-node.io/stale-cluster", "effect": "NoSchedule"}])]),
         (Code.NODE_CLOSED, "Node vn-a", "descheduler"),
     ),
+    "cordoned lower nodes only": (
+        healthy(nodes=[node(ready=condition("Ready", "True", "LowerNodesCordoned", "All Ready nodes are cordoned"))]),
+        (Code.NODE_CLOSED, "Node vn-a", "All Ready nodes are cordoned"),
+    ),
     "cordoned nodes only": (healthy(nodes=[node(unschedulable=True)]), (Code.NODE_CLOSED, "Node vn-a", "cordoned")),
     "an API server's certificate that ends soon": (
         healthy(expiring={"a": "the serving certificate of its API server ends on 2026-01-04"}),
