@@ -32,7 +32,7 @@ PODS, OUTAGE, CHANGED, IDLE = 10_000, 300.0, 50, 20.0
 idle CPU is measured."""
 ADOPT, CURRENT, ANSWER = 20.0, 10.0, 0.2
 """Targets in seconds: of the restart, after the outage, of ``status`` and the page."""
-MEMORY = 250.0
+MEMORY = 180.0
 """Target in MiB with all pods."""
 _NAMESPACE, _LIMIT = "many", 3600.0
 _QUIET = 10.0
