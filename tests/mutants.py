@@ -25,9 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
 
-PACKAGES = (
-    "clusterset", "controller_runtime", "descheduler", "multi_scheduler", "swarm", "virtual_node", "webhook",
-)  # fmt: skip
+from hack.size import PRODUCT
+
 _SHARED = (
     "aiohttp",
     "cryptography.x509",
@@ -116,7 +115,7 @@ def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[
     ``only`` has the beginnings of the files' paths; empty: all files.
     """
     lines: dict[tuple[str, int], list[Mutant]] = {}
-    for package in PACKAGES:
+    for package in PRODUCT:
         for path in sorted((root / package).rglob("*.py")):
             file = str(path.relative_to(root))
             if only and not file.startswith(tuple(only)):

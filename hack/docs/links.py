@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from hack.size import PRODUCT
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2$", re.MULTILINE | re.DOTALL)
@@ -23,17 +25,7 @@ _NAMED = re.compile(
     r"(?<![\w/.-])(?:https://github\.com/virtual-node/virtual-node/blob/main/)?(docs/[\w/-]+\.md)(#[\w-]+)?"
 )
 """A page in a text that is not Markdown: in a message, a comment, or the address of a runbook."""
-_NAMING = (
-    "charts",
-    "clusterset",
-    "controller_runtime",
-    "descheduler",
-    "hack",
-    "multi_scheduler",
-    "swarm",
-    "virtual_node",
-    "webhook",
-)
+_NAMING = ("charts", "hack", *PRODUCT)
 _SUFFIXES = frozenset({".json", ".py", ".tpl", ".txt", ".yaml"})
 
 

@@ -13,18 +13,10 @@ from typing import Any
 
 import pytest
 
+from hack.size import PRODUCT
 from tests.thorough import some
 from tests.unit.growth import assert_linear
 
-_PACKAGES = (
-    "controller_runtime",
-    "clusterset",
-    "virtual_node",
-    "webhook",
-    "descheduler",
-    "multi_scheduler",
-    "swarm",
-)
 _UNITS = (
     *(
         "a",
@@ -96,7 +88,7 @@ _HEADS = (
 
 def used() -> Iterator[tuple[str, Callable[[str], object]]]:
     """Return every compiled pattern that is a global of a product module, or in a table there, with the methods that are used."""
-    for package in _PACKAGES:
+    for package in PRODUCT:
         root = importlib.import_module(package)
         for info in pkgutil.walk_packages(root.__path__, f"{package}."):
             if info.name.endswith("__main__"):

@@ -23,6 +23,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from hack.image import build, debian, lock, python_packages, sbom
 from hack.programs import programs
 from hack.sandbox.ports import free_ports
+from hack.size import PRODUCT
 from tests.benchmarks.usage import usage
 from tests.clusters.pool import Lend
 from tests.waiting import PATIENCE
@@ -130,15 +131,7 @@ def test_the_sbom_is_complete(root: Path, image: Path):
 
 def test_every_module_is_compiled(root: Path):
     """A read-only file system cannot get bytecode later."""
-    for package in (
-        "clusterset",
-        "controller_runtime",
-        "virtual_node",
-        "webhook",
-        "descheduler",
-        "multi_scheduler",
-        "swarm",
-    ):
+    for package in PRODUCT:
         for source in (root / python_packages.SITE / package).rglob("*.py"):
             assert (source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc").exists(), source
 

@@ -12,6 +12,7 @@ import yaml
 
 from hack.chart import dashboard
 from hack.chart.rights import CHART
+from hack.size import PRODUCT
 from tests.unit.charts import expressions
 from tests.unit.charts.expressions import TARGET, ExpressionError, Metric
 from tests.unit.docs.test_metrics import DOCS, REGISTERED
@@ -21,15 +22,6 @@ ALERTS: list[dict[str, Any]] = yaml.load(
 )["groups"][0]["rules"]
 METRICS = DOCS.read_text("utf-8").split("## Alerts worth having")[1].split("\n## ")[0]
 ROOT = DOCS.parents[2]
-PACKAGES = (
-    "controller_runtime",
-    "clusterset",
-    "descheduler",
-    "multi_scheduler",
-    "swarm",
-    "virtual_node",
-    "webhook",
-)
 DASHBOARD = json.loads(dashboard.FILE.read_text("utf-8"))
 TARGETS = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']} {target['refId']}")
@@ -106,7 +98,7 @@ def test_a_quantile_is_compared_with_the_bound_of_a_bucket(alert):
 def test_selected_label_values_exist_in_the_code():
     """Otherwise the selector never matches."""
     source = "\n".join(
-        path.read_text("utf-8") for package in PACKAGES for path in ROOT.glob(f"{package}/**/*.py")
+        path.read_text("utf-8") for package in PRODUCT for path in ROOT.glob(f"{package}/**/*.py")
     )
     asked = {
         value

@@ -9,17 +9,9 @@ from pathlib import Path
 import pytest
 
 from hack.docs import flags
+from hack.size import PRODUCT
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = (
-    "controller_runtime",
-    "clusterset",
-    "virtual_node",
-    "webhook",
-    "descheduler",
-    "multi_scheduler",
-    "swarm",
-)
 PAGES = [
     "operate/security.md",
     "operate/troubleshooting.md",
@@ -69,7 +61,7 @@ def _text(page: str) -> str:
 
 @cache
 def _source() -> str:
-    files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    files = (path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py")))
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 

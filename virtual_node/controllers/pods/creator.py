@@ -91,20 +91,21 @@ class PodCreator:
     def adopt(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod that an earlier process created. Repeated calls have no effect."""
         if not self.dependencies.knows(upper.uid):
-            upper_pod = upper.to_dict()
-            self.dependencies.claim(upper_pod, lower.to_dict())
-            if self.volumes is not None:
-                self.volumes.adopt(upper, upper_pod)
+            self._claim(upper, upper.to_dict(), lower.to_dict())
 
     def found_at_start(self, upper: Object, lower: Object) -> None:
         """Keep the dependencies of a lower pod found at start, and recreate a token Secret deleted while no process ran."""
         upper_pod, lower_pod = upper.to_dict(), lower.to_dict()
-        self.dependencies.claim(upper_pod, lower_pod)
-        if self.volumes is not None:
-            self.volumes.adopt(upper, upper_pod)
+        self._claim(upper, upper_pod, lower_pod)
         mounted = mounted_names(lower_pod.get("spec") or {})
         self.identities.adopt(upper_pod, mounted)
         self.certificates.adopt(upper, mounted)
+
+    def _claim(self, upper: Object, upper_pod: dict[str, Any], lower_pod: dict[str, Any]) -> None:
+        """Register what a lower pod of an earlier process uses."""
+        self.dependencies.claim(upper_pod, lower_pod)
+        if self.volumes is not None:
+            self.volumes.adopt(upper, upper_pod)
 
     def forget_pod(self, uid: str) -> None:
         """Remove what only this pod needed in the lower cluster; its upper pod is gone."""

@@ -13,20 +13,12 @@ import virtual_node
 from controller_runtime.errors import ApiError, ConfigError
 from controller_runtime.process import terminal
 from controller_runtime.process.terminal import complain
+from hack.size import PRODUCT
 from virtual_node.commands.cleanup.command import print_change
 from virtual_node.commands.common import output
 from virtual_node.commands.lower_cluster.applied import say
 
 _ROOT = Path(virtual_node.__file__).parent.parent
-_PROGRAMS = (
-    "virtual_node",
-    "controller_runtime",
-    "clusterset",
-    "swarm",
-    "descheduler",
-    "multi_scheduler",
-    "webhook",
-)
 _PRINTING = {
     "controller_runtime/process/terminal.py",
     "virtual_node/commands/common/output.py",
@@ -59,7 +51,7 @@ def _printing_calls(text: str) -> list[int]:
 
 def test_programs_print_only_through_functions_that_clean():
     printing = {}
-    for program in _PROGRAMS:
+    for program in PRODUCT:
         for file in sorted((_ROOT / program).rglob("*.py")):
             if lines := _printing_calls(file.read_text(encoding="utf-8")):
                 printing[file.relative_to(_ROOT).as_posix()] = lines

@@ -85,6 +85,16 @@ def claim(*, uid: str, status: dict[str, Any] | None = None, bound_to: str = "",
     return objects.claim(uid=uid, volume=bound_to, status=status, metadata=metadata)
 
 
+def put_waiting_pod(upper: Cluster) -> None:
+    """Create a claim for which the virtual node is selected, and the pod that waits for it."""
+    upper.put(
+        "persistentvolumeclaims",
+        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
+    )
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+
+
 def mirror(name: str = MIRROR, *, cluster: str = "lower1", **spec: Any) -> Body:
     """The mirror of a lower volume."""
     handle = f"{cluster}/{name.removeprefix(f'{cluster}-')}"
@@ -301,12 +311,7 @@ async def test_no_volume_is_bound_for_a_pod_that_is_too_large():
 async def test_no_volume_is_bound_in_a_lower_cluster_without_room():
     """Otherwise the claims of one tenant could stop the lower cluster for all."""
     upper, lower = clusters()
-    upper.put(
-        "persistentvolumeclaims",
-        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
-    )
-    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
-    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    put_waiting_pod(upper)
     lower.fill()
     scene = VolumeScene(upper, lower)
     async with following(scene):
@@ -323,12 +328,7 @@ async def test_no_volume_is_bound_in_a_lower_cluster_without_room():
 async def test_another_cluster_can_be_chosen_if_the_lower_cluster_refuses_the_volume(plural, error):
     """A quota, Pod Security or a webhook refuses the claim or its placeholder. The claim stayed pinned to the virtual node."""
     upper, lower = clusters()
-    upper.put(
-        "persistentvolumeclaims",
-        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
-    )
-    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
-    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    put_waiting_pod(upper)
 
     def refuse(verb: str, asked: str, _key: str) -> ApiError | None:
         return error("exceeded quota: small") if (verb, asked) == ("create", plural) else None
@@ -370,12 +370,7 @@ async def test_a_restart_keeps_the_unbound_claim_of_a_pod_that_is_bound(is_delet
 async def test_a_placeholder_waits_for_a_node_that_the_lower_cluster_adds(seconds, is_given_back):
     """The claim was given back after 20 s, so a cluster that can grow got no new volumes, unless it was chosen again."""
     upper, lower = clusters()
-    upper.put(
-        "persistentvolumeclaims",
-        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
-    )
-    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
-    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    put_waiting_pod(upper)
     shape = Shape(name="s", resources={"cpu": "4", "memory": "8Gi"})
     growth = Autoscaling(max_nodes=3, provision_seconds=300, shapes=[shape])
     placeholder = f"shop/{binder_pod.binder_name('u-1')}"
@@ -430,12 +425,7 @@ async def test_all_claims_of_a_pod_are_given_back_together(cause):
 async def test_nothing_is_left_if_another_node_is_selected_while_a_volume_is_awaited(chosen):
     """kube-controller-manager removes the node of a claim if its Node is deleted. The placeholder kept the lower claim."""
     upper, lower = clusters()
-    upper.put(
-        "persistentvolumeclaims",
-        claim(uid="c-1", finalizers=[], annotations={names.ANNOTATION_SELECTED_NODE: "vn"}),
-    )
-    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
-    upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=volumes))
+    put_waiting_pod(upper)
     async with following(VolumeScene(upper, lower)):
         await asyncio.sleep(30)
         assert lower.find("pods", f"shop/{binder_pod.binder_name('u-1')}") is not None
