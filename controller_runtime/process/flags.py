@@ -150,24 +150,24 @@ def with_switches(arguments: Sequence[str], known: Mapping[str, argparse.Action]
     Raises:
         argparse.ArgumentTypeError: a switch has another value.
     """
-    found: list[str] = []
+    words: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":
-            return [*found, *arguments[position:]]
+            return [*words, *arguments[position:]]
         flag, equals, value = word.partition("=")
         action = known.get(flag)
         if isinstance(action, Switch) and equals:
-            found += [flag] if _switched(flag, value, action.words) else []
+            words += [flag] if _switched(flag, value, action.words) else []
         elif (
             action is not None
             and action.type is boolean
             and not equals
             and not _is_boolean(arguments, position + 1)
         ):
-            found.append(f"{flag}=true")
+            words.append(f"{flag}=true")
         else:
-            found.append(word)
-    return found
+            words.append(word)
+    return words
 
 
 def _switched(flag: str, value: str, words: Mapping[str, bool]) -> bool:

@@ -337,7 +337,7 @@ class FollowedCapacity:
     async def settle(self) -> None:
         """Search the own pods on the nodes that have stopped to count, all in one pass; call it before the sums are read."""
         pods = self.caches.pods
-        if not self._closing or not all(one.has_synced for one in (pods.lower, *pods.upper.values())):
+        if not self._closing or not all(cache.has_synced for cache in (pods.lower, *pods.upper.values())):
             return
         closing, slicer = self._closing, Slicer()
         self._closing = set()

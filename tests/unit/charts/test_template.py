@@ -231,7 +231,12 @@ def test_spread_constraints_select_the_replicas_by_default():
     ]
     constraints = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
     own = {"matchLabels": deployment["spec"]["selector"]["matchLabels"]}
-    assert [one["labelSelector"] for one in constraints] == [own, {}, {"matchLabels": {"a": "b"}}, own]
+    assert [constraint["labelSelector"] for constraint in constraints] == [
+        own,
+        {},
+        {"matchLabels": {"a": "b"}},
+        own,
+    ]
 
 
 def test_common_labels_and_annotations_are_everywhere():

@@ -110,9 +110,10 @@ class DependencyController:
         if (problem := self._exceeds(upper.namespace, upper_pod, keys)) is not None:
             return [problem]
         self._note_needs(upper.uid, keys)
-        found = [(key, await self._ensure(key, need)) for key, need in keys.items()]
         problems = [
-            replace(problem, about=(key.kind, key.name)) for key, problem in found if problem is not None
+            replace(problem, about=(key.kind, key.name))
+            for key, need in keys.items()
+            if (problem := await self._ensure(key, need)) is not None
         ]
         (self._blocked.add if problems else self._blocked.discard)(upper.uid)
         return problems

@@ -261,10 +261,8 @@ class VolumeBinder:
                 await self.context.lower.create(resources.PODS, body, namespace=namespace)
         except AlreadyExists:
             return ""
-        except (
-            Forbidden,
-            Invalid,
-        ) as error:  # a quota, Pod Security or a webhook, which would refuse the pod, too
+        except (Forbidden, Invalid) as error:
+            # A quota, Pod Security or a webhook, which would refuse the pod, too.
             return f"it refuses the placeholder pod: {error.message}"
         self.context.log.info(
             "placeholder pod created for volumes",

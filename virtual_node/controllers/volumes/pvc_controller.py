@@ -220,9 +220,8 @@ class ClaimController:
         if (full := self.context.cannot_grow(upper_object, None)) is not None:
             self._claims.record_event(upper_object, full.event_reason, full.message)
             return Result(requeue_after=full.again)
-        may_move = not volume and not self._users.of(
-            key
-        )  # neither the volume nor a pod is bound to this cluster
+        # Neither the volume nor a pod is bound to this cluster.
+        may_move = not volume and not self._users.of(key)
         if may_move:
             refusal = await self._binder.refusal(key, translate.selected_node(upper))
             if refusal is None:

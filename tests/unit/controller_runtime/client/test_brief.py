@@ -75,8 +75,8 @@ async def test_wait_for_a_connection_does_not_count_as_time_of_the_request(kind:
         return reply({"metadata": {"name": "a"}})
 
     async with _talking(kind, script, timeout=0.4) as (client, _server):
-        found = await asyncio.gather(*(client.get(resources.NODES, "a") for _ in range(24)))
-    assert len(found) == 24
+        nodes = await asyncio.gather(*(client.get(resources.NODES, "a") for _ in range(24)))
+    assert len(nodes) == 24
 
 
 async def test_a_slow_network_delivers_a_list_in_smaller_pages(kind: Kind):
@@ -102,8 +102,8 @@ async def test_a_slow_network_delivers_a_list_in_smaller_pages(kind: Kind):
         return response
 
     async with _talking(kind, script, timeout=0.5) as (client, _server):
-        found = await client.list(resources.NODES)
-    assert [node.name for node in found.items] == [f"n{number}" for number in range(600)]
+        listed = await client.list(resources.NODES)
+    assert [node.name for node in listed.items] == [f"n{number}" for number in range(600)]
     assert asked == [500] + [100] * 6
 
 

@@ -160,6 +160,6 @@ def test_other_values_of_a_switch_are_errors(word: str, message: str, capsys: py
 
 def test_arguments_that_another_parser_reads_are_unchanged():
     """``cleanup`` passes the flags of the daemon on."""
-    found, rest = _parser().parse_known_args(["--dry-run=client", "--other=x", "--more=true"])
-    assert found.dry_run
+    options, rest = _parser().parse_known_args(["--dry-run=client", "--other=x", "--more=true"])
+    assert options.dry_run
     assert rest == ["--other=x", "--more=true"]

@@ -187,7 +187,7 @@ async def test_a_pod_that_follows_its_volume_can_have_a_new_volume_too():
         pair.upper.put("pods", pod("web", uid="u-1", nodeName="", volumes=[*VOLUMES, new]))
         await asyncio.sleep(60)
         placeholder = pair.guest.lower.the("pods", f"shop/{binder_pod.binder_name('u-1')}")
-        claims = [one["persistentVolumeClaim"]["claimName"] for one in placeholder["spec"]["volumes"]]
+        claims = [volume["persistentVolumeClaim"]["claimName"] for volume in placeholder["spec"]["volumes"]]
         assert claims == ["scratch"]  # the storage of the other volume is reached from every lower node
         assert pair.users() == ""
 

@@ -525,7 +525,7 @@ def test_a_placeholder_requests_no_devices_of_resource_claims():
     lower = lower_pod.lower_pod(pod, PodOptions(owner=OWNER))
     spec = binder_pod.binder_pod(lower, uid="u", cluster_id="upper", claims=["data"], image="pause")["spec"]
     assert "resourceClaims" not in spec
-    assert [one["resources"] for one in spec["containers"]] == [{"requests": {"cpu": "1"}}]
+    assert [container["resources"] for container in spec["containers"]] == [{"requests": {"cpu": "1"}}]
 
 
 def test_a_lower_schedulers_first_verdict_is_not_final():
